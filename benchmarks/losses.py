@@ -1,0 +1,235 @@
+"""Forward and backward of every loss against `F.cross_entropy`: time as a ratio, and bytes kept for backward.
+
+    python -m benchmarks.losses [--quick] [--no-busy] [--max-classes K] [--out FILE.csv]
+
+All losses take turns in one run, cross entropy among them, and a ratio is one of minima. The second table is the same
+beside a process that never rests, as on a shared machine. The last rows are what public code does: softmax, one-hot
+labels, clamp, log.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from rich.console import Console
+from rich.table import Table
+from torch import Tensor, nn
+from torch.autograd.graph import saved_tensors_hooks
+from torch.nn import functional as F
+
+from benchmarks.timing import (
+    Budget,
+    Timing,
+    busy_process,
+    describe,
+    interleave,
+    machine,
+    progress_bar,
+    verdict,
+    write_csv,
+)
+from curriculoss import MAE, Curriculum, RobustLoss, Scaled, Shifted, available, get
+
+SHAPES = ((128, 10), (128, 100), (512, 1_000), (1_024, 10_000), (512, 128_000))
+BASELINE = "F.cross_entropy"
+BUSY_LIMIT = 2.0
+SAVED_NUMBERS = 16  # float32 numbers a sample that may be kept beside the logits: label, margin, top, total and such
+
+Criterion = Callable[[Tensor, Tensor], Tensor]
+
+
+def time_limit(num_classes: int) -> float:
+    """The ratio a standard-form loss should not exceed; below 1,000 classes there is little but call overhead."""
+    limits = ((100, 3.0), (1_000, 1.0), (10_000, 0.75))
+    return next((limit for most, limit in limits if num_classes <= most), 0.65)
+
+
+class Contender(NamedTuple):
+    kind: str  # "baseline", "standard" (targets apply), "two terms" or "public code"
+    criterion: Criterion
+
+
+def public_mae(logits: Tensor, target: Tensor) -> Tensor:
+    p = F.softmax(logits, dim=1).clamp(min=1e-7, max=1.0)
+    labels = F.one_hot(target, logits.shape[1]).float()
+    return (1 - (labels * p).sum(dim=1)).mean()
+
+
+def public_gce(logits: Tensor, target: Tensor, q: float = 0.7) -> Tensor:
+    p = F.softmax(logits, dim=1).clamp(min=1e-7, max=1.0)
+    labels = F.one_hot(target, logits.shape[1]).float()
+    return ((1 - (labels * p).sum(dim=1) ** q) / q).mean()
+
+
+def public_sce(logits: Tensor, target: Tensor, q: float = 0.7) -> Tensor:
+    p = F.softmax(logits, dim=1).clamp(min=1e-7, max=1.0)
+    labels = F.one_hot(target, logits.shape[1]).float().clamp(min=1e-4, max=1.0)
+    reverse = -(p * labels.log()).sum(dim=1).mean()
+    return (1 - q) * F.cross_entropy(logits, target) + q * reverse
+
+
+def contenders() -> dict[str, Contender]:
+    found: dict[str, Contender] = {BASELINE: Contender("baseline", F.cross_entropy)}
+    seen: list[Any] = []
+    for name in available():
+        loss = get(name)
+        if loss not in seen:  # one name of each, if it has several
+            seen.append(loss)
+            found[name] = Contender("standard" if isinstance(loss, Curriculum) else "two terms", RobustLoss(loss))
+    found["mae, scaled"] = Contender("standard", RobustLoss(Scaled(MAE(), 0.5)))
+    found["mae, shifted"] = Contender("standard", RobustLoss(Shifted(MAE(), 2.5)))
+    for name, public in (("mae", public_mae), ("gce", public_gce), ("sce", public_sce)):
+        found[f"{name}, public code"] = Contender("public code", public)
+    return found
+
+
+def saved_bytes(criterion: Criterion, logits: Tensor, target: Tensor) -> int:
+    """Bytes that autograd keeps between forward and backward, each storage once, the loss's own state left out."""
+    kept: dict[int, torch.UntypedStorage] = {}
+
+    def pack(tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        kept[storage.data_ptr()] = storage  # a reference, so that no other storage takes its address
+        return tensor
+
+    with saved_tensors_hooks(pack, lambda tensor: tensor):
+        loss = criterion(logits, target)  # noqa: F841  alive until all is counted
+    state = list(criterion.state_dict(keep_vars=True).values()) if isinstance(criterion, nn.Module) else []
+    for tensor in state:
+        kept.pop(tensor.untyped_storage().data_ptr(), None)
+    return sum(storage.nbytes() for storage in kept.values())
+
+
+class Cell(NamedTuple):
+    """One loss at one shape beside one neighbour."""
+
+    loss: str
+    kind: str
+    neighbour: str
+    samples: int
+    classes: int
+    timing: Timing
+    baseline: Timing
+    saved: int
+
+    @property
+    def ratio(self) -> float:
+        return self.timing.minimum / self.baseline.minimum
+
+    @property
+    def median_ratio(self) -> float:
+        return self.timing.median / self.baseline.median
+
+    @property
+    def limit(self) -> float | None:
+        if self.kind != "standard":
+            return None
+        return BUSY_LIMIT if self.neighbour == "busy" else time_limit(self.classes)
+
+    @property
+    def saved_ratio(self) -> float:
+        return self.saved / (4 * self.samples * self.classes)
+
+    @property
+    def saved_limit(self) -> float | None:
+        return 1 + SAVED_NUMBERS / self.classes if self.kind == "standard" else None
+
+    def row(self) -> dict[str, Any]:
+        return {
+            "loss": self.loss,
+            "kind": self.kind,
+            "neighbour": self.neighbour,
+            "samples": self.samples,
+            "classes": self.classes,
+            "repetitions": self.timing.repetitions,
+            "minimum_seconds": f"{self.timing.minimum:.4g}",
+            "median_seconds": f"{self.timing.median:.4g}",
+            "ratio": f"{self.ratio:.4f}",
+            "median_ratio": f"{self.median_ratio:.4f}",
+            "target": self.limit,
+            "saved_ratio": f"{self.saved_ratio:.4f}",
+            "saved_target": self.saved_limit,
+        }
+
+
+def budget(numbers: int, quick: bool) -> Budget:
+    """Rounds enough for minima to settle: many where one costs little."""
+    rounds = min(300, max(10, 2**26 // numbers))
+    return Budget(max(3, rounds // 10), 1.0) if quick else Budget(rounds, 20.0)
+
+
+def measure(neighbour: str, shapes: list[tuple[int, int]], quick: bool) -> list[Cell]:
+    cells = []
+    all_losses = contenders()
+    with progress_bar() as progress:
+        for samples, classes in shapes:
+            generator = torch.Generator().manual_seed(classes)
+            logits = torch.randn(samples, classes, generator=generator).requires_grad_()
+            target = torch.randint(classes, (samples,), generator=generator)
+
+            def step(criterion: Criterion, logits: Tensor = logits, target: Tensor = target) -> Callable[[], object]:
+                return lambda: torch.autograd.grad(criterion(logits, target), logits)
+
+            saved = {name: saved_bytes(each.criterion, logits, target) for name, each in all_losses.items()}
+            steps = {name: step(each.criterion) for name, each in all_losses.items()}
+            title = f"{neighbour} neighbour, N={samples}, K={classes}"
+            timings = interleave(steps, budget(logits.numel(), quick), progress, title)
+            cells += [
+                Cell(name, each.kind, neighbour, samples, classes, timings[name], timings[BASELINE], saved[name])
+                for name, each in all_losses.items()
+            ]
+    return cells
+
+
+def show(cells: list[Cell], title: str, console: Console) -> None:
+    shapes = list(dict.fromkeys((cell.samples, cell.classes) for cell in cells))
+    table = Table("loss", title=title)
+    for samples, classes in shapes:
+        table.add_column(f"N={samples}\nK={classes}", justify="right")
+    table.add_column("kept for backward\n× logits, largest K", justify="right")
+    for name in dict.fromkeys(cell.loss for cell in cells):
+        row = [cell for cell in cells if cell.loss == name]
+        table.add_row(
+            name, *(verdict(cell.ratio, cell.limit) for cell in row), verdict(row[-1].saved_ratio, row[-1].saved_limit)
+        )
+    console.print(table)
+    judged = [(cell.ratio, cell.limit) for cell in cells if cell.limit is not None]
+    judged += [(cell.saved_ratio, cell.saved_limit) for cell in cells if cell.saved_limit is not None]
+    console.print(f"{sum(value <= limit for value, limit in judged)} of {len(judged)} targets met")
+    worst = max((cell for cell in cells if cell.kind == "standard"), key=lambda cell: cell.median_ratio)
+    where = f"{worst.loss}, K={worst.classes}"
+    console.print(f"largest ratio of medians in the standard form: {worst.median_ratio:.2f} ({where})")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.losses", description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--quick", action="store_true", help="a short look: minima not settled, nothing written")
+    parser.add_argument("--busy", action=argparse.BooleanOptionalAction, default=True, help="also beside a busy one")
+    parser.add_argument("--max-classes", type=int, default=max(classes for _, classes in SHAPES), metavar="K")
+    parser.add_argument("--out", type=Path, metavar="FILE.csv", help="default: benchmarks/results/losses.csv")
+    arguments = parser.parse_args()
+    out = arguments.out or (None if arguments.quick else Path(__file__).parent / "results" / "losses.csv")
+    shapes = [shape for shape in SHAPES if shape[1] <= arguments.max_classes]
+    if not shapes:
+        parser.error(f"--max-classes expects at least {SHAPES[0][1]}, got {arguments.max_classes}")
+
+    console = Console()
+    console.print(describe(machine()))
+    cells = measure("idle", shapes, arguments.quick)
+    show(cells, "forward + backward, time over that of F.cross_entropy", console)
+    if arguments.busy:
+        with busy_process():
+            beside = measure("busy", shapes, arguments.quick)
+        show(beside, "the same beside a busy process", console)
+        cells += beside
+    if out is not None:
+        write_csv(out, [cell.row() for cell in cells])
+        console.print(f"written to {out}")
+
+
+if __name__ == "__main__":
+    main()

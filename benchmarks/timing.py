@@ -1,0 +1,127 @@
+"""What the benchmarks share: interleaved timing, a busy neighbour, and a record of the machine in every row of CSV."""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import multiprocessing
+import os
+import platform
+import random
+import statistics
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from datetime import UTC, datetime
+from multiprocessing.synchronize import Event
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+Step = Callable[[], object]
+
+
+class Budget(NamedTuple):
+    """How long to go on: at least so many rounds, then until so many seconds have passed."""
+
+    rounds: int
+    seconds: float
+
+
+class Timing(NamedTuple):
+    """Seconds a step took, over all its repetitions."""
+
+    minimum: float
+    median: float
+    repetitions: int
+
+
+def interleave(steps: Mapping[str, Step], budget: Budget, progress: Progress, title: str) -> dict[str, Timing]:
+    """Time every step once a round, in a new order each round, so that whatever the machine does meets all alike."""
+    order = list(steps)
+    for step in steps.values():  # first calls pay for allocations and for kernels to be chosen
+        step()
+    times: dict[str, list[float]] = {name: [] for name in order}
+    shuffle = random.Random(0).shuffle
+    bar = progress.add_task(title, total=1.0)
+    start, rounds, passed = time.perf_counter(), 0, 0.0
+    while rounds < budget.rounds or passed < budget.seconds:
+        shuffle(order)
+        for name in order:
+            begin = time.perf_counter()
+            steps[name]()
+            times[name].append(time.perf_counter() - begin)
+        rounds, passed = rounds + 1, time.perf_counter() - start
+        progress.update(bar, completed=min(rounds / budget.rounds, passed / max(budget.seconds, 1e-9)))
+    progress.update(bar, completed=1.0)
+    return {name: Timing(min(each), statistics.median(each), rounds) for name, each in times.items()}
+
+
+def _spin(ready: Event) -> None:
+    parent = os.getppid()
+    ready.set()
+    while os.getppid() == parent:  # so that it never outlives a benchmark that was killed
+        for _ in range(1_000_000):
+            pass
+
+
+@contextlib.contextmanager
+def busy_process() -> Iterator[None]:
+    """One process beside ours that computes without end."""
+    context = multiprocessing.get_context("spawn")
+    ready = context.Event()
+    process = context.Process(target=_spin, args=(ready,), daemon=True)
+    process.start()
+    try:
+        ready.wait()
+        yield
+    finally:
+        process.kill()
+        process.join()
+
+
+def progress_bar() -> Progress:
+    return Progress(TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn(), transient=True)
+
+
+def machine() -> dict[str, Any]:
+    """What a ratio may depend on besides the code."""
+    return {
+        "cpu": _cpu_model(),
+        "cores": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "date": datetime.now(UTC).date().isoformat(),
+    }
+
+
+def _cpu_model() -> str:
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
+
+
+def describe(where: Mapping[str, Any]) -> str:
+    return "{cpu}, {cores} cores, {threads} threads, Python {python}, torch {torch}, {date}".format(**where)
+
+
+def write_csv(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
+    """Every row with the machine it was measured on."""
+    where = machine()
+    full = [{**row, **where} for row in rows]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, fieldnames=list(full[0]))
+        writer.writeheader()
+        writer.writerows(full)
+
+
+def verdict(ratio: float, limit: float | None) -> str:
+    """The ratio for a table, in colour and with a mark where there is a target."""
+    if limit is None:
+        return f"{ratio:.2f}"
+    return f"[green]{ratio:.2f} ✓[/]" if ratio <= limit else f"[red]{ratio:.2f} ✗[/]"

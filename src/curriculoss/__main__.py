@@ -1,0 +1,5 @@
+"""`python -m curriculoss` is the command `curriculoss`."""
+
+from curriculoss.cli import main
+
+main()

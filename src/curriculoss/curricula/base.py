@@ -1,0 +1,120 @@
+"""What a curriculum is: a loss that depends on the margin alone, and the weight it gives each sample."""
+
+from __future__ import annotations
+
+import math
+import numbers
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, fields
+from functools import cached_property
+from typing import Any, ClassVar, NamedTuple
+
+from torch import Tensor
+from torch.autograd import Function
+
+from curriculoss.curricula.asymmetry import is_symmetric, max_noise_ratio
+from curriculoss.margin import call, wide
+
+
+class Peak(NamedTuple):
+    """Where a weight function is largest, and how large; CE's peak is at margin -inf."""
+
+    margin: float
+    weight: float
+
+
+class _Loss(Function):
+    """l(Δ) with gradient −w(Δ), also where automatic differentiation would meet 0·∞."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(margin: Tensor, curriculum: Curriculum) -> Tensor:
+        return curriculum._loss(wide(margin)).to(margin.dtype)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        margin, ctx.curriculum = inputs
+        ctx.save_for_backward(margin)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        (margin,) = ctx.saved_tensors
+        return -grad * ctx.curriculum.weight(margin), None
+
+
+@dataclass(frozen=True)
+class Curriculum(ABC):
+    """A standard-form loss l(Δ) on the scale of its paper, and its weight w(Δ) = −l'(Δ) ≥ 0.
+
+    A family writes `_loss` and `_weight` as functions of a float64 margin that may be ±inf, its peak and its facts.
+    """
+
+    formula: ClassVar[str]  # l and w as functions of p = σ(Δ), in Python's own notation
+    weight_formula: ClassVar[str]
+    constraints: ClassVar[str] = ""
+
+    def __post_init__(self) -> None:
+        name = type(self).__name__
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if not isinstance(value, numbers.Real) or not math.isfinite(value):
+                raise ValueError(f"{name} expects a finite number, got {field.name}={value!r}")
+        if not self._valid():
+            given = ", ".join(f"{field.name}={getattr(self, field.name)!r}" for field in fields(self))
+            raise ValueError(f"{name} expects {self.constraints}, got {given}")
+
+    def _valid(self) -> bool:
+        """Whether the hyperparameters meet `constraints`."""
+        return True
+
+    def loss(self, margin: Tensor) -> Tensor:
+        """l(Δ), element by element, in the dtype of `margin`."""
+        value: Tensor = call(_Loss, margin, self)
+        return value
+
+    def weight(self, margin: Tensor) -> Tensor:
+        """w(Δ) = −l'(Δ), element by element, in the dtype of `margin`."""
+        return self._weight(wide(margin)).to(margin.dtype)
+
+    def of(self, batch: Any) -> Tensor:
+        """The loss of each sample of a batch (of logits and targets), as losses with a second term have it too."""
+        value: Tensor = batch.primary(self)
+        return value
+
+    @property
+    def primary(self) -> Curriculum:
+        """Itself: the first term of a loss that has no second."""
+        return self
+
+    @property
+    def unit_weight(self) -> float:
+        """What normalisation divides by."""
+        return self.peak.weight
+
+    @abstractmethod
+    def _loss(self, margin: Tensor) -> Tensor: ...
+
+    @abstractmethod
+    def _weight(self, margin: Tensor) -> Tensor: ...
+
+    @property
+    @abstractmethod
+    def peak(self) -> Peak:
+        """Where the weight is largest."""
+
+    @property
+    @abstractmethod
+    def bounded(self) -> bool:
+        """Whether the loss stays finite as Δ → −∞."""
+
+    @cached_property
+    def symmetric(self) -> bool:
+        """Whether the loss sums to a constant over all labels, for any number of classes."""
+        return is_symmetric(self._weight)
+
+    @cached_property
+    def max_noise_ratio(self) -> float:
+        """The largest r̃ for which the loss is asymmetric, that is, robust while no wrong label is more than r̃ times as
+        frequent as the right one; 0 without such a guarantee. Found numerically where a family has no closed form."""
+        return max_noise_ratio(self._weight)

@@ -1,0 +1,131 @@
+"""Curricula made from others or from a weight function: the paper's two fixes, and designs of one's own."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from curriculoss.curricula.base import Curriculum, Peak
+from curriculoss.curricula.integral import Integral
+
+
+def _check_curriculum(name: str, value: object) -> None:
+    if not isinstance(value, Curriculum):
+        raise TypeError(f"{name} expects a curriculum such as MAE(), got {value!r}")
+
+
+@dataclass(frozen=True)
+class Scaled(Curriculum):
+    """The margin times α: loss l(αΔ), weight α·w(αΔ). With α < 1 the weights reach further out on both sides."""
+
+    curriculum: Curriculum
+    alpha: float
+
+    formula = "l(alpha*margin)"
+    weight_formula = "alpha*w(alpha*margin)"
+    constraints = "alpha > 0"
+
+    def __post_init__(self) -> None:
+        _check_curriculum("Scaled", self.curriculum)
+        if not 0 < self.alpha < math.inf:
+            raise ValueError(f"Scaled expects a finite alpha > 0, got alpha={self.alpha!r}")
+
+    def _loss(self, margin: Tensor) -> Tensor:
+        return self.curriculum._loss(self.alpha * margin)
+
+    def _weight(self, margin: Tensor) -> Tensor:
+        return self.alpha * self.curriculum._weight(self.alpha * margin)
+
+    @property
+    def peak(self) -> Peak:
+        margin, weight = self.curriculum.peak
+        return Peak(margin / self.alpha, weight * self.alpha)
+
+    @property
+    def bounded(self) -> bool:
+        return self.curriculum.bounded
+
+
+@dataclass(frozen=True)
+class Shifted(Curriculum):
+    """The margin plus β: loss l(Δ + β), weight w(Δ + β). It is what adding β to the label's logit does."""
+
+    curriculum: Curriculum
+    beta: float
+
+    formula = "l(margin + beta)"
+    weight_formula = "w(margin + beta)"
+
+    def __post_init__(self) -> None:
+        _check_curriculum("Shifted", self.curriculum)
+        if not -math.inf < self.beta < math.inf:
+            raise ValueError(f"Shifted expects a finite beta, got beta={self.beta!r}")
+
+    def _loss(self, margin: Tensor) -> Tensor:
+        return self.curriculum._loss(margin + self.beta)
+
+    def _weight(self, margin: Tensor) -> Tensor:
+        return self.curriculum._weight(margin + self.beta)
+
+    @property
+    def peak(self) -> Peak:
+        margin, weight = self.curriculum.peak
+        return Peak(margin - self.beta, weight)
+
+    @property
+    def bounded(self) -> bool:
+        return self.curriculum.bounded
+
+
+@dataclass(frozen=True)
+class Designed(Curriculum):
+    """A curriculum from a weight function of one's own; the loss follows as l(Δ) = ∫_Δ^∞ w.
+
+    `weight_function` maps a float64 tensor of margins to weights ≥ 0, element by element, in torch operations. If
+    ∫^∞ w diverges, the loss is counted from Δ = 0 instead.
+    """
+
+    weight_function: Callable[[Tensor], Tensor]
+
+    formula = "integral of w from margin to infinity"
+    weight_formula = "weight_function(margin)"
+
+    def __post_init__(self) -> None:
+        if not callable(self.weight_function):
+            raise TypeError(f"Designed expects a function of the margin, got {self.weight_function!r}")
+        self._integral  # noqa: B018  made now, so that torch.compile meets a constant
+
+    def _weight(self, margin: Tensor) -> Tensor:
+        return self.weight_function(margin)
+
+    @cached_property
+    def _integral(self) -> Integral:
+        probe = torch.tensor([-1e12, -1e4, -700.0, -30.0, -3.0, -0.5, 0.0, 0.5, 3.0, 30.0, 700.0, 1e4, 1e12]).double()
+        value = self.weight_function(probe)
+        if not isinstance(value, Tensor) or value.shape != probe.shape:
+            raise TypeError("Designed expects a weight function that maps a tensor of margins to one of the same shape")
+        integral = Integral(self.weight_function)
+        if not (integral.panels >= 0).all():  # NaN included
+            worst = integral.knots[:-1][~(integral.panels >= 0)][0]
+            raise ValueError(
+                f"Designed expects weights >= 0, got a negative or NaN weight near margin {float(worst):.4g}"
+            )
+        if not integral.panels.any():
+            raise ValueError("Designed expects a weight function that is not 0 everywhere")
+        return integral
+
+    def _loss(self, margin: Tensor) -> Tensor:
+        return self._integral.above(margin)
+
+    @cached_property
+    def peak(self) -> Peak:
+        return Peak(*self._integral.peak())
+
+    @property
+    def bounded(self) -> bool:
+        return self._integral.finite_below

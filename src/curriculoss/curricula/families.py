@@ -1,0 +1,359 @@
+"""The paper's standard-form losses, in terms of log p = logσ(Δ) and log(1 − p) = logσ(−Δ), never of a rounded p."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+from torch.nn.functional import logsigmoid
+
+from curriculoss.curricula.base import Curriculum, Peak
+from curriculoss.curricula.registry import register
+
+
+@register("ce")
+@dataclass(frozen=True)
+class CE(Curriculum):
+    r"""Cross entropy: every badly fitted sample counts fully, whether its label is right or not.
+
+    With p = σ(Δ):  l = −log p,  w = 1 − p,  largest at Δ → −∞.
+    """
+
+    formula = "-log(p)"
+    weight_formula = "1 - p"
+    bounded = False
+    symmetric = False
+    max_noise_ratio = 0.0
+    peak = Peak(-math.inf, 1.0)
+
+    def _loss(self, margin: Tensor) -> Tensor:
+        return -logsigmoid(margin)
+
+    def _weight(self, margin: Tensor) -> Tensor:
+        return torch.sigmoid(-margin)
+
+
+@register("fl")
+@dataclass(frozen=True)
+class FL(Curriculum):
+    r"""Focal loss: cross entropy that cares less for samples already learned; CE as q → 0.
+
+    With p = σ(Δ):  l = −(1 − p)^q log p,  w = (1 − p)^q (1 − p − q p log p), which exceeds 1 before it falls.
+
+    Lin et al., ICCV 2017.
+    """
+
+    q: float = 2.0
+
+    formula = "-(1 - p)**q * log(p)"
+    weight_formula = "(1 - p)**q * (1 - p - q*p*log(p))"
+    constraints = "q > 0"
+    bounded = False
+    symmetric = False
+    max_noise_ratio = 0.0
+
+    def _valid(self) -> bool:
+        return self.q > 0
+
+    def _loss(self, margin: Tensor) -> Tensor:
+        return (self.q * logsigmoid(-margin)).exp() * -logsigmoid(margin)
+
+    def _weight(self, margin: Tensor) -> Tensor:
+        # p underflows long before Δ = −1000: the clamp only keeps a masked label's Δ = −∞ from giving 0·∞.
+        unsure = torch.sigmoid(margin) * -logsigmoid(margin.clamp(min=-1e3))
+        return (self.q * logsigmoid(-margin)).exp() * (torch.sigmoid(-margin) + self.q * unsure)
+
+    @cached_property
+    def peak(self) -> Peak:
+        """w' = 0 where (2q + 1)(1 − p) + q log p (1 − p − q p) = 0; over Δ, as the peak runs to −∞ with q → 0."""
+        q = self.q
+
+        def falling(margin: float) -> bool:
+            odds = math.exp(margin)  # p/(1 − p)
+            return 2 * q + 1 + q * (margin - math.log1p(odds)) * (1 - q * odds) > 0
+
+        low, high = -max(math.log(2 * q), 4 + 2 / q), -math.log(q)
+        for _ in range(200):
+            middle = (low + high) / 2
+            low, high = (low, middle) if falling(middle) else (middle, high)
+        return Peak(low, float(self._weight(torch.tensor(low, dtype=torch.float64))))
+
+
+@register("mae", "rce")
+@dataclass(frozen=True)
+class MAE(Curriculum):
+    r"""Mean absolute error, which is also reverse cross entropy (RCE): robust, and the one that underfits most.
+
+    With p = σ(Δ):  l = 1 − p,  w = p (1 − p),  largest at Δ = 0. (Half of Σ_i |𝟙(i=y) − p_i|, as the paper has it.)
+
+    Ghosh et al., AAAI 2017; as RCE, Wang et al., ICCV 2019.
+    """
+
+    formula = "1 - p"
+    weight_formula = "p*(1 - p)"
+    bounded = True
+    symmetric = True
+    max_noise_ratio = 1.0
+    peak = Peak(0.0, 0.25)
+
+    def _loss(self, margin: Tensor) -> Tensor:
+        return torch.sigmoid(-margin)
+
+    def _weight(self, margin: Tensor) -> Tensor:
+        return torch.sigmoid(margin) * torch.sigmoid(-margin)
+
+
+RCE = MAE
+
+
+@register("aul")
+@dataclass(frozen=True)
+class AUL(Curriculum):
+    r"""Asymmetric unhinged loss; MAE at q = 1.
+
+    With p = σ(Δ):  l = [(a − p)^q − (a − 1)^q]/q,  w = p (1 − p) (a − p)^(q−1).
+
+    Zhou et al., ICML 2021. (The paper's extended table has AUL and AGCE swapped.)
+    """
+
+    a: float = 1.1
+    q: float = 5.0
+
+    formula = "((a - p)**q - (a - 1)**q)/q"
+    weight_formula = "p*(1 - p)*(a - p)**(q - 1)"
+    constraints = "a > 1 and q > 0"
+    bounded = True
+
+    def _valid(self) -> bool:
+        return self.a > 1 and self.q > 0
+
+    def _loss(self, margin: Tensor) -> Tensor:
+        c = torch.sigmoid(-margin)
+        return (self.a - 1 + c) ** self.q * -torch.expm1(-self.q * torch.log1p(c / (self.a - 1))) / self.q
+
+    def _weight(self, margin: Tensor) -> Tensor:
+        c = torch.sigmoid(-margin)
+        return torch.sigmoid(margin) * c * (self.a - 1 + c) ** (self.q - 1)
+
+    @cached_property
+    def peak(self) -> Peak:
+        a, q = self.a, self.q
+        root = q + math.sqrt(q * q + 4 * a * (a - 1))
+        p, c = 2 * a / (2 * a + root), root / (2 * a + root)
+        return Peak(math.log(2 * a / root), p * c * (a - 1 + c) ** (q - 1))
+
+    @property
+    def symmetric(self) -> bool:
+        return self.q == 1
+
+    @property
+    def max_noise_ratio(self) -> float:
+        return float(min(1.0, ((self.a - 1) / self.a) ** (self.q - 1)))
+
+
+@register("agce")
+@dataclass(frozen=True)
+class AGCE(Curriculum):
+    r"""Asymmetric generalised cross entropy; MAE at q = 1.
+
+    With p = σ(Δ):  l = [(a + 1)^q − (a + p)^q]/q,  w = p (1 − p) (a + p)^(q−1).
+
+    Zhou et al., ICML 2021. (The paper prints a + 1 for (a + 1)^q; ours vanishes at p = 1.)
+    """
+
+    a: float = 0.1
+    q: float = 0.1
+
+    formula = "((a + 1)**q - (a + p)**q)/q"
+    weight_formula = "p*(1 - p)*(a + p)**(q - 1)"
+    constraints = "a > 0 and q > 0"
+    bounded = True
+
+    def _valid(self) -> bool:
+        return self.a > 0 and self.q > 0
+
+    def _loss(self, margin: Tensor) -> Tensor:
+        ratio = torch.sigmoid(-margin) / (self.a + torch.sigmoid(margin))  # (a + 1)/(a + p) − 1
+        return (self.a + 1) ** self.q * -torch.expm1(-self.q * torch.log1p(ratio)) / self.q
+
+    def _weight(self, margin: Tensor) -> Tensor:
+        p = torch.sigmoid(margin)
+        return p * torch.sigmoid(-margin) * (self.a + p) ** (self.q - 1)
+
+    @cached_property
+    def peak(self) -> Peak:
+        a, q = self.a, self.q
+        root = math.sqrt(q * q + 4 * a * (a + 1))
+        p = (q - 2 * a + root) / (2 * q + 2) if q > 2 * a else 2 * a / (2 * a - q + root)
+        c = 2 * (a + 1) / (q + 2 * a + 2 + root)
+        return Peak(math.log(p / c), p * c * (a + p) ** (q - 1))
+
+    @property
+    def symmetric(self) -> bool:
+        return self.q == 1
+
+    @property
+    def max_noise_ratio(self) -> float:
+        return float(min(1.0, ((self.a + 1) / self.a) ** (self.q - 1)))
+
+
+@register("ael")
+@dataclass(frozen=True)
+class AEL(Curriculum):
+    r"""Asymmetric exponential loss; MAE as q → ∞, but for scale and a constant.
+
+    With p = σ(Δ):  l = e^(−p/q),  w = p (1 − p) e^(−p/q)/q.
+
+    Zhou et al., ICML 2021.
+    """
+
+    q: float = 1.0
+
+    formula = "exp(-p/q)"
+    weight_formula = "p*(1 - p)*exp(-p/q)/q"
+    constraints = "q > 0"
+    bounded = True
+    symmetric = False
+
+    def _valid(self) -> bool:
+        return self.q > 0
+
+    def _loss(self, margin: Tensor) -> Tensor:
+        return (-torch.sigmoid(margin) / self.q).exp()
+
+    def _weight(self, margin: Tensor) -> Tensor:
+        p = torch.sigmoid(margin)
+        return p * torch.sigmoid(-margin) * (-p / self.q).exp() / self.q
+
+    @cached_property
+    def peak(self) -> Peak:
+        root = 1 + math.sqrt(1 + 4 * self.q * self.q)
+        p, c = 2 * self.q / (2 * self.q + root), root / (2 * self.q + root)
+        return Peak(math.log(2 * self.q / root), p * c * math.exp(-p / self.q) / self.q)
+
+    @property
+    def max_noise_ratio(self) -> float:
+        return math.exp(-1 / self.q)
+
+
+@register("gce")
+@dataclass(frozen=True)
+class GCE(Curriculum):
+    r"""Generalised cross entropy: CE as q → 0, MAE at q = 1.
+
+    With p = σ(Δ):  l = (1 − p^q)/q,  w = p^q (1 − p),  largest at Δ = log q.
+
+    Zhang & Sabuncu, NeurIPS 2018.
+    """
+
+    q: float = 0.7
+
+    formula = "(1 - p**q)/q"
+    weight_formula = "p**q * (1 - p)"
+    constraints = "0 < q <= 1"
+    bounded = True
+
+    def _valid(self) -> bool:
+        return 0 < self.q <= 1
+
+    def _loss(self, margin: Tensor) -> Tensor:
+        return -torch.expm1(self.q * logsigmoid(margin)) / self.q
+
+    def _weight(self, margin: Tensor) -> Tensor:
+        return (self.q * logsigmoid(margin)).exp() * torch.sigmoid(-margin)
+
+    @cached_property
+    def peak(self) -> Peak:
+        q = self.q
+        return Peak(math.log(q), math.exp(q * math.log(q) - (1 + q) * math.log1p(q)))
+
+    @property
+    def symmetric(self) -> bool:
+        return self.q == 1
+
+    @property
+    def max_noise_ratio(self) -> float:
+        return float(self.q == 1)
+
+
+@register("sce")
+@dataclass(frozen=True)
+class SCE(Curriculum):
+    r"""Symmetric cross entropy: a weighted mean of CE and MAE (it is not symmetric).
+
+    With p = σ(Δ):  l = −(1 − q) log p + q (1 − p),  w = (1 − q + q p) (1 − p),
+    largest at Δ = log(2q − 1), or −∞ for q ≤ 1/2.
+
+    Wang et al., ICCV 2019.
+    """
+
+    q: float = 0.7
+
+    formula = "-(1 - q)*log(p) + q*(1 - p)"
+    weight_formula = "(1 - q + q*p)*(1 - p)"
+    constraints = "0 < q < 1"
+    bounded = False
+    symmetric = False
+    max_noise_ratio = 0.0
+
+    def _valid(self) -> bool:
+        return 0 < self.q < 1
+
+    def _loss(self, margin: Tensor) -> Tensor:
+        return (self.q - 1) * logsigmoid(margin) + self.q * torch.sigmoid(-margin)
+
+    def _weight(self, margin: Tensor) -> Tensor:
+        return (1 - self.q + self.q * torch.sigmoid(margin)) * torch.sigmoid(-margin)
+
+    @cached_property
+    def peak(self) -> Peak:
+        if self.q <= 0.5:
+            return Peak(-math.inf, 1 - self.q)
+        return Peak(math.log(2 * self.q - 1), 1 / (4 * self.q))
+
+
+@register("tce")
+@dataclass(frozen=True)
+class TCE(Curriculum):
+    r"""Taylor cross entropy: the first q terms of −log p around p = 1; MAE at q = 1, CE as q → ∞.
+
+    With p = σ(Δ):  l = Σ_{i=1}^q (1 − p)^i / i,  w = p Σ_{i=1}^q (1 − p)^i = (1 − p) (1 − (1 − p)^q).
+
+    Feng et al., IJCAI 2020.
+    """
+
+    q: int = 2
+
+    formula = "sum((1 - p)**i / i for i in range(1, q + 1))"
+    weight_formula = "p*sum((1 - p)**i for i in range(1, q + 1))"
+    constraints = "an integer q >= 1"
+    bounded = True
+
+    def _valid(self) -> bool:
+        return self.q >= 1 and self.q == int(self.q)
+
+    def _loss(self, margin: Tensor) -> Tensor:
+        c = torch.sigmoid(-margin)
+        total = torch.full_like(c, 1 / self.q)
+        for i in range(int(self.q) - 1, 0, -1):
+            total = total * c + 1 / i
+        return total * c
+
+    def _weight(self, margin: Tensor) -> Tensor:
+        return torch.sigmoid(-margin) * -torch.expm1(self.q * logsigmoid(-margin))
+
+    @cached_property
+    def peak(self) -> Peak:
+        growth = math.log1p(self.q) / self.q  # −log(1 − p) at the peak
+        return Peak(math.log(math.expm1(growth)), math.exp(-growth) * self.q / (self.q + 1))
+
+    @property
+    def symmetric(self) -> bool:
+        return self.q == 1
+
+    @property
+    def max_noise_ratio(self) -> float:
+        return 1 / self.q

@@ -1,0 +1,260 @@
+"""Pictures of weights over margins, as matplotlib figures: nothing is shown, written or printed here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import cycle, zip_longest
+from typing import Any
+
+import torch
+from matplotlib.axes import Axes
+from matplotlib.cm import ScalarMappable
+from matplotlib.colors import LinearSegmentedColormap, Normalize
+from matplotlib.figure import Figure
+from matplotlib.patheffects import withStroke
+from torch import Tensor
+
+from curriculoss.curricula import registry
+from curriculoss.curricula.base import Curriculum
+from curriculoss.decompose import Decomposition
+from curriculoss.initial import affordable_samples, describe, mean_initial_weight, simulate_initial_margins
+
+# Okabe & Ito's colours, told apart by all eyes; the yellow one is too pale for lines.
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+INK, GREYS = "#444444", ("#CDD2D9", "#E3E6EA")
+HALO = withStroke(linewidth=3, foreground="white")
+# The settings of the paper's tables: tuned for many classes, the inferior ones (†), those of the robustness table.
+PAPER_SETTINGS: dict[str, tuple[dict[str, Any], ...]] = {
+    "aul": ({"a": 1.1, "q": 5.0}, {"a": 3.0, "q": 0.7}, {"a": 2.0, "q": 2.0}),
+    "agce": ({"a": 0.1, "q": 0.1}, {"a": 1.6, "q": 2.0}, {"a": 3.0, "q": 4.0}),
+    "gce": ({"q": 0.3}, {"q": 0.4}),
+    "sce": ({"q": 0.7}, {"q": 0.95}),
+}
+
+
+def weight_over_initial_margins(
+    curricula: Curriculum | Mapping[str, Curriculum],
+    num_classes: int | Sequence[int] = 100,
+    *,
+    initial_margins: Tensor | None = None,
+    title: str | None = None,
+) -> Figure:
+    """Weight functions over the margins from which training starts, and the mean weight that samples start with.
+
+    `curricula` is one curriculum or several by label; `num_classes` one number or several to compare. Measured
+    `initial_margins` take the place of simulated ones (of a single number of classes).
+    """
+    if isinstance(curricula, Curriculum):
+        curricula = {describe(curricula): curricula}
+    counts = [num_classes] if isinstance(num_classes, int) else list(num_classes)
+    if initial_margins is not None and len(counts) != 1:
+        raise ValueError(f"measured initial_margins belong to one number of classes, got num_classes={counts}")
+    starts = {k: _start(k) if initial_margins is None else initial_margins.detach().cpu() for k in counts}
+    figure = Figure(figsize=(7.2 + (1.4 if len(curricula) > 1 else 0), 4.2), layout="constrained", dpi=150)
+    axes = figure.add_subplot()
+    margin = _range(curricula.values(), starts.values())
+    many = len(curricula) > 1
+    caption = ("K = {}" if len(starts) > 1 else None) if many else "initial margins\nK = {}"
+    _draw_starts(axes, starts, margin, caption=caption, avoid=curricula.values())
+    for curriculum, colour in zip(curricula.values(), cycle(COLOURS), strict=False):
+        _draw_curve(axes, margin, curriculum, starts, colour)
+    if many:
+        _draw_key(axes, curricula, starts)
+    else:
+        _label_curve(axes, *next(iter(curricula.items())), starts)
+    axes.set_xlim(float(margin[0]), float(margin[-1]))
+    _unit_height(axes)
+    axes.set_xlabel("margin Δ")
+    axes.set_ylabel("weight w(Δ), peak = 1")
+    axes.set_title(title or "", loc="left", color=INK, pad=12)
+    return figure
+
+
+def all_curricula(num_classes: Sequence[int] = (10, 100), *, columns: int = 3) -> Figure:
+    """Every registered curriculum in the paper's settings, over the initial margins of each number of classes."""
+    panels = _paper_curricula()
+    starts = {k: _start(k) for k in num_classes}
+    margin = _range((c for panel in panels.values() for c in panel), starts.values())
+    rows = -(-len(panels) // columns)
+    figure = Figure(figsize=(10, 2.7 * rows + 0.8), dpi=150)
+    figure.set_layout_engine("constrained", h_pad=0.08)
+    grid = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False)
+    axes_and_panels = zip_longest(grid.flat, panels.items())
+    for i, (axes, panel) in enumerate(axes_and_panels):
+        if panel is None:
+            axes.set_visible(False)
+            continue
+        name, curricula = panel
+        _draw_starts(axes, starts, margin, caption=None if i else "K = {}", avoid=curricula)
+        for j, curriculum in enumerate(curricula):
+            _draw_curve(axes, margin, curriculum, starts, COLOURS[j])
+            settings = describe(curriculum).partition("(")[2].rstrip(")")
+            line = (settings and settings + ":  ") + " → ".join(_means(curriculum, starts))
+            _write(axes, line, (0, 1), (0, 5 + 11 * (len(curricula) - 1 - j)), color=COLOURS[j], fontsize=8)
+        axes.set_title(name.upper(), loc="left", color=INK, weight="bold", pad=9 + 11 * len(curricula), fontsize=10)
+        axes.set_xlim(float(margin[0]), float(margin[-1]))
+        _unit_height(axes)
+        axes.tick_params(labelbottom=i + columns >= len(panels))
+    figure.supxlabel("margin Δ", color=INK, fontsize=10)
+    figure.supylabel("weight w(Δ), peak = 1", color=INK, fontsize=10)
+    arrow = " → ".join(f"{k:,}" for k in num_classes)
+    said = f"Weight over the initial margins (grey). Numbers and points: mean initial weight with {arrow} classes.\n"
+    figure.suptitle(said, color=INK, fontsize=11, x=0.01, ha="left")
+    return figure
+
+
+def _paper_curricula() -> dict[str, list[Curriculum]]:
+    """By the first name of each; losses with a second term have no weight function to draw."""
+    first: dict[Any, str] = {}
+    for name in registry.available():
+        first.setdefault(registry.factory(name), name)
+    made = {name: [factory(**given) for given in PAPER_SETTINGS.get(name, ({},))] for factory, name in first.items()}
+    return {name: losses for name, losses in made.items() if isinstance(losses[0], Curriculum)}
+
+
+def empirical_weight(
+    decomposition: Decomposition, *, initial_margins: Tensor | None = None, title: str | None = None
+) -> Figure:
+    """The measured weight of each sample over its margin; the colour shows how much of its gradient is off ∇Δ."""
+    figure = Figure(figsize=(7.2, 4.2), layout="constrained", dpi=150)
+    axes = figure.add_subplot()
+    margin, weight = (x.cpu() for x in decomposition.curve())
+    off = decomposition.off_share.cpu()[decomposition.margin.cpu().argsort()]
+    top = float(weight[weight.isfinite()].max())
+    if initial_margins is not None:
+        span = torch.stack([margin.min(), margin.max(), initial_margins.min(), initial_margins.max()])
+        _draw_starts(axes, {0: initial_margins}, span, height=top, caption="initial margins")
+    if decomposition.standard_form:
+        axes.scatter(margin.tolist(), weight.tolist(), s=9, color=COLOURS[0], linewidths=0)
+        said = "standard form: the weight is a function of the margin"
+    else:
+        shades = ScalarMappable(Normalize(0, 1), LinearSegmentedColormap.from_list("off", COLOURS[:2]))
+        axes.scatter(margin.tolist(), weight.tolist(), s=9, color=shades.to_rgba(off.numpy()), linewidths=0)
+        bar = figure.colorbar(shades, ax=axes, pad=0.02, aspect=30, ticks=[0, 0.5, 1])
+        bar.set_label("share of the gradient off ∇Δ", color=INK)
+        bar.ax.tick_params(colors=INK, labelsize=8, length=0)
+        bar.ax.spines[:].set_visible(False)
+        said = "not of the standard form"
+    axes.set_title(title or said, loc="left", color=INK, pad=12)
+    axes.set_xlabel("margin Δ")
+    axes.set_ylabel("weight ‖∇L‖₁/2")
+    axes.set_ylim(0, 1.08 * top or 1.0)
+    _strip(axes)
+    return figure
+
+
+def _start(num_classes: int) -> Tensor:
+    return simulate_initial_margins(num_classes, affordable_samples(num_classes))
+
+
+def _means(curriculum: Curriculum, starts: Mapping[int, Tensor]) -> list[str]:
+    return [f"{mean_initial_weight(curriculum, initial_margins=start):#.2g}" for start in starts.values()]
+
+
+def _range(curricula: Iterable[Curriculum], starts: Iterable[Tensor]) -> Tensor:
+    """Margins that hold the starts and the peaks; a peak far out, or at −∞, is left out."""
+    peaks = [c.peak.margin for c in curricula if abs(c.peak.margin) < 15]
+    low = min([-6.0, *(float(m.min()) - 0.5 for m in starts), *(x - 4 for x in peaks)])
+    return torch.linspace(low, max([5.0, *(x + 4 for x in peaks)]), 500, dtype=torch.float64)
+
+
+def _draw_starts(
+    axes: Axes,
+    starts: Mapping[int, Tensor],
+    margin: Tensor,
+    *,
+    height: float = 1.0,
+    caption: str | None = None,
+    avoid: Iterable[Curriculum] = (),
+) -> None:
+    """Densities as a backdrop, all on one scale that leaves the upper half to the curves; captions stand above them."""
+    low, high = float(margin.min()), float(margin.max())
+    bins = torch.linspace(low, high, int(5 * (high - low)) + 2)
+    densities = {k: torch.histogram(start.float().cpu(), bins, density=True).hist for k, start in starts.items()}
+    tallest = max(float(density.max()) for density in densities.values())
+    for (k, density), grey in zip(densities.items(), cycle(GREYS), strict=False):
+        steps = 0.4 * height * density / tallest
+        axes.stairs(steps.tolist(), bins.tolist(), fill=True, color=grey, alpha=0.8, zorder=0)
+        if caption:
+            mean = starts[k].double().mean()
+            around = torch.linspace(-0.6, 0.6, 7, dtype=torch.float64) + mean
+            taken = [x for c in avoid for x in (c.weight(around) / c.peak.weight).tolist()]
+            taken += [mean_initial_weight(c, initial_margins=starts[k]) for c in avoid]
+            top = float(steps.max())
+            while top < 0.9 and any(abs(top + 0.03 - x) < 0.05 for x in taken):
+                top += 0.02
+            how: dict[str, Any] = {"fontsize": 7.5, "ha": "center", "zorder": 2}
+            _write(axes, caption.format(f"{k:,}"), (float(mean), top), (0, 3), data=True, **how)
+
+
+def _draw_curve(axes: Axes, margin: Tensor, curriculum: Curriculum, starts: Mapping[int, Tensor], colour: str) -> None:
+    """The curve with unit peak, and a point where the mean initial margin meets the mean initial weight."""
+    height = curriculum.weight(margin) / curriculum.peak.weight
+    axes.plot(margin.tolist(), height.tolist(), color=colour, linewidth=2, solid_capstyle="round", zorder=3)
+    for start in starts.values():
+        mean = mean_initial_weight(curriculum, initial_margins=start)
+        axes.plot(float(start.mean()), mean, "o", color=colour, markersize=7, markeredgecolor="white", zorder=4)
+
+
+def _label_curve(axes: Axes, name: str, curriculum: Curriculum, starts: Mapping[int, Tensor]) -> None:
+    """A single curve: its name at the top, and words at the points."""
+    axes.margins(x=0)
+    low, high = axes.get_xlim()
+    peak = min(max(curriculum.peak.margin, low), high)
+    _write(axes, name, (peak, 1), (0, 9), data=True, ha="left" if peak == low else "center", color=COLOURS[0])
+    for start, mean in zip(starts.values(), _means(curriculum, starts), strict=True):
+        high_up = float(mean) > 0.6
+        _write(
+            axes,
+            f"mean initial\nweight {mean}",
+            (float(start.mean()), float(mean)),
+            (-34, -24 if high_up else 12),
+            data=True,
+            ha="right",
+            va="top" if high_up else "bottom",
+            color=COLOURS[0],
+            arrowprops={"arrowstyle": "-", "color": COLOURS[0], "linewidth": 0.8, "shrinkB": 4},
+        )
+
+
+def _draw_key(axes: Axes, curricula: Mapping[str, Curriculum], starts: Mapping[int, Tensor]) -> None:
+    """Mean initial weights and names in the colours of the curves, largest first, to the right of them."""
+    last = list(starts.values())[-1]
+    means = {name: mean_initial_weight(curriculum, initial_margins=last) for name, curriculum in curricula.items()}
+    colours = dict(zip(curricula, cycle(COLOURS), strict=False))
+    _write(axes, "mean initial weight", (1, 1), (16, 0), va="top")
+    said = "grey: initial margins" + (f",\nK = {next(iter(starts)):,}" if len(starts) == 1 else "")
+    _write(axes, said, (1, 0), (16, 0), color="#7C848E", va="bottom")
+    if len(starts) > 1:
+        for column, k in enumerate(starts):
+            _write(axes, f"K = {k:,}", (1, 1), (50 + 48 * column, -14), va="top", ha="right", fontsize=7.5)
+    for row, name in enumerate(sorted(curricula, key=lambda name: -means[name])):
+        down = -30 - 18 * row
+        how: dict[str, Any] = {"color": colours[name], "va": "top", "weight": "bold"}
+        for column, mean in enumerate(_means(curricula[name], starts)):
+            _write(axes, mean, (1, 1), (50 + 48 * column, down), ha="right", **how)
+        _write(axes, name, (1, 1), (10 + 48 * len(starts), down), **how)
+
+
+def _write(
+    axes: Axes, text: str, at: tuple[float, float], offset: tuple[float, float], *, data: bool = False, **how: Any
+) -> None:
+    """Text at an offset in points from a place given in data or, mostly, as a fraction of the axes."""
+    how = {"color": INK, "fontsize": 9, "path_effects": [HALO], "zorder": 6, **how}
+    units = "data" if data else "axes fraction"
+    axes.annotate(text, at, offset, xycoords=units, textcoords="offset points", annotation_clip=False, **how)
+
+
+def _unit_height(axes: Axes) -> None:
+    axes.set_ylim(0, 1.06)
+    axes.set_yticks([0, 0.5, 1])
+    _strip(axes)
+
+
+def _strip(axes: Axes) -> None:
+    """No frame: two thin axes and small grey ticks."""
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.spines[["left", "bottom"]].set_color("#999999")
+    axes.tick_params(colors=INK, labelsize=8, length=3, color="#999999")
+    axes.xaxis.label.set_color(INK)
+    axes.yaxis.label.set_color(INK)

@@ -1,0 +1,442 @@
+r"""The soft margin Δ_y = s_y − log Σ_{i≠y} exp s_i: the only N×K code of the standard form.
+
+With `top` the largest other logit and `total` = Σ_{i≠y} exp(s_i − top),
+
+    Δ_y = (s_y − top) − log total,        ∂Δ_y/∂s_y = 1,        ∂Δ_y/∂s_i = −exp(s_i − top)/total.
+
+Leaving the label out of the sum, rather than subtracting it afterwards, is what keeps large margins exact. A batch that
+fits a block keeps q_i = exp(s_i − top)/total for backward in place of its logits. A larger one is walked in blocks of
+rows, keeps `top` and `total`, and computes the exponentials again; there the blocks come from given logits, or from the
+last linear layer, in which case the logits are never stored at all.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+from torch.autograd import Function
+from torch.nn import functional as F
+
+# Few large blocks: small ones drown in thread start-up, most of all beside another busy process.
+BLOCK = 2**20  # numbers in a block of given logits; it should stay in the cache
+LINEAR_BLOCK = 2**23  # numbers in a block that a matrix product makes; larger, to keep the product efficient
+
+
+class Shape(Protocol):
+    """What `standard_loss` needs of a curriculum: l(Δ), never differentiated, and w(Δ) = −l'(Δ), which may be."""
+
+    def _loss(self, margin: Tensor) -> Tensor: ...
+    def _weight(self, margin: Tensor) -> Tensor: ...
+
+
+def soft_margin(logits: Tensor, target: Tensor, *, ignore_index: int = -100) -> Tensor:
+    """The margin of the labelled class over all others together, one number a sample.
+
+    `logits` is (N, K), (N, K, d1, ...) or (K,), `target` holds int64 class indices of the same shape
+    without K. Ignored samples have margin 0 and no gradient. A class with logit -inf does not exist: if
+    all others are masked the margin is +inf with zero gradient, if the label is masked it is -inf.
+    Half-precision logits are computed in float32 and give float32 margins.
+    """
+    check_logits(logits, target, "soft_margin")
+    if logits.dim() == 1:
+        return soft_margin(logits.unsqueeze(0), target.unsqueeze(0), ignore_index=ignore_index).squeeze(0)
+    return _apply(logits, target, ignore_index, None, 1.0, "none")[0]
+
+
+def standard_loss(
+    logits: Tensor,
+    target: Tensor,
+    shape: Shape,
+    *,
+    scale: float = 1.0,
+    ignore_index: int = -100,
+    reduction: str = "none",
+) -> Tensor:
+    """`scale * shape.loss(soft_margin(logits, target))` in one step of autograd, for (N, K, ...) logits.
+
+    Ignored samples count 0, and not at all in the "mean".
+    """
+    if reduction == "none" or not transformed():
+        return _apply(logits, target, ignore_index, shape, scale, reduction)[-1]
+    # Mapped samples must not be reduced together, so here that is a step of its own.
+    value = _apply(logits, target, ignore_index, shape, scale, "none")[-1]
+    return value.sum() if reduction == "sum" else (value / (target != ignore_index).sum()).sum()
+
+
+def linear_soft_margin(
+    hidden: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor, *, ignore_index: int = -100
+) -> Tensor:
+    """`soft_margin(F.linear(hidden, weight, bias), target)` without ever storing the N×K logits.
+
+    `hidden` is (..., H), `weight` (K, H), `bias` (K,) or None, `target` (...). Backward multiplies again
+    instead of remembering, so memory is one block of logits, whatever the number of classes.
+    """
+    for name, value in (("hidden", hidden), ("weight", weight), ("bias", bias)):
+        if value is not None and not (isinstance(value, Tensor) and value.is_floating_point()):
+            raise TypeError(f"linear_soft_margin expects a floating-point {name}, got {_kind(value)}")
+    _check_target(target, "linear_soft_margin")
+    if (
+        weight.dim() != 2
+        or hidden.shape != (*target.shape, weight.shape[1])
+        or (bias is not None and bias.shape != weight.shape[:1])
+    ):
+        raise ValueError(
+            "linear_soft_margin expects hidden (..., H), weight (K, H), bias (K,) or None and target (...), "
+            f"got {tuple(hidden.shape)}, {tuple(weight.shape)}, "
+            f"{None if bias is None else tuple(bias.shape)} and {tuple(target.shape)}"
+        )
+    _check_num_classes(weight.shape[0])
+    device = hidden.device.type
+    if torch.is_autocast_enabled(device):
+        half = torch.get_autocast_dtype(device)
+        hidden, weight, bias = (x if x is None else x.to(half) for x in (hidden, weight, bias))
+    if _mapped():  # a transform wants plain steps
+        logits = F.linear(hidden, weight, bias)
+        return soft_margin(logits.reshape(-1, len(weight)), target.reshape(-1), ignore_index=ignore_index).reshape(
+            target.shape
+        )
+    margin: Tensor = call(
+        _LinearSoftMargin, hidden.reshape(-1, weight.shape[1]), weight, bias, target.reshape(-1), ignore_index
+    )[0]
+    return margin.reshape(target.shape)
+
+
+def class_margins(logits: Tensor, best: Tensor, margin: Tensor) -> Tensor:
+    """The margin of every class over all others, in the shape of the (N, K, ...) logits, given that of the best."""
+    best = best.unsqueeze(1)
+    # Only the largest p can be near 1, where log p − log(1 − p) would lose it; the -1 is there to be replaced.
+    log_p = logits.to(margin.dtype).log_softmax(1).scatter(1, best, -1.0)
+    return (log_p - torch.log1p(-log_p.exp())).scatter(1, best, margin.unsqueeze(1))
+
+
+def _kind(value: object) -> str:
+    return str(value.dtype) if isinstance(value, Tensor) else type(value).__name__
+
+
+def check_logits(logits: Tensor, target: Tensor, caller: str) -> None:
+    """Everything about class-index targets that shapes and dtypes tell."""
+    if not isinstance(logits, Tensor) or not logits.is_floating_point():
+        raise TypeError(f"{caller} expects floating-point logits, got {_kind(logits)}")
+    _check_target(target, caller)
+    shape = logits.shape
+    if not shape or target.shape != (shape[:1] + shape[2:] if len(shape) > 1 else ()):
+        raise ValueError(
+            f"{caller} expects logits (N, K), (N, K, d1, ...) or (K,) and a target of that shape without K, "
+            f"got logits {tuple(shape)} and target {tuple(target.shape)}"
+        )
+    _check_num_classes(shape[1] if len(shape) > 1 else shape[0])
+
+
+def _check_target(target: Tensor, caller: str) -> None:
+    if not isinstance(target, Tensor) or target.dtype != torch.int64:
+        raise TypeError(f"{caller} expects int64 class indices as target, got {_kind(target)}")
+
+
+def _check_num_classes(num_classes: int) -> None:
+    if num_classes < 2:
+        raise ValueError(f"a margin needs at least 2 classes, got K={num_classes}")
+
+
+_mapped: Callable[[], bool] = getattr(torch._C, "_are_functorch_transforms_active", lambda: True)
+
+
+def transformed() -> bool:
+    """Whether torch.compile or a transform of torch.func is at work, which read what we do instead of running it."""
+    return torch.compiler.is_compiling() or _mapped()
+
+
+def call(function: type[Function], *inputs: Any) -> Any:
+    """`function.apply(*inputs)`, sparing the 50 µs in which it reads its own signature unless a transform needs it."""
+    return function.apply(*inputs) if transformed() else super(Function, function).apply(*inputs)
+
+
+def wide(margin: Tensor) -> Tensor:
+    """Float64 where the device has it: q·α·Δ rounded in float32 would already cost exp(q·α·Δ) five digits."""
+    return margin.to(torch.float32 if margin.device.type == "mps" else torch.float64)
+
+
+def accurate(dtype: torch.dtype) -> torch.dtype:
+    """The dtype to compute in: float32 for half precisions, otherwise the dtype itself."""
+    return torch.promote_types(dtype, torch.float32)
+
+
+def class_index(target: Tensor, num_classes: int, ignore_index: int) -> tuple[Tensor, Tensor | None]:
+    """The label to gather with (0 for ignored samples) and the mask of ignored samples, both with K's axis.
+
+    On a CPU the target is looked at: its range is checked, and the mask is None if nothing is ignored.
+    Elsewhere that would mean waiting for the device, and under a transform it is not possible.
+    """
+    if target.device.type == "cpu" and target.numel() and not transformed():
+        low, high = torch.aminmax(target)
+        low, high = int(low), int(high)
+        if 0 <= low and high < num_classes and not low <= ignore_index <= high:
+            return target.unsqueeze(1), None
+        wrong = target[((target < 0) | (target >= num_classes)) & (target != ignore_index)]
+        if wrong.numel():
+            raise ValueError(
+                f"expected class indices from 0 to {num_classes - 1} (or ignore_index={ignore_index}) as target, "
+                f"got {int(wrong[0])}"
+            )
+    ignored = target == ignore_index
+    return target.masked_fill(ignored, 0).unsqueeze(1), ignored.unsqueeze(1)
+
+
+def exp_(value: Tensor) -> Tensor:
+    """In place. On a CPU exp2 is twice as fast as exp, which pays for the product once there is something to do."""
+    return value.exp_() if value.numel() < 2**14 else value.mul_(math.log2(math.e)).exp2_()
+
+
+def walk(rows: int, numbers: int, block: int) -> Iterator[slice]:
+    """Slices of rows, together `rows`, each of about `block` of the `numbers` numbers."""
+    size = max(1, block * rows // max(1, numbers))
+    for start in range(0, rows, size):
+        yield slice(start, min(rows, start + size))
+
+
+def _others(block: Tensor, index: Tensor) -> tuple[Tensor, Tensor]:
+    """`top` and `total`; the block of logits becomes exp(s_i − top), with 0 for the labels in `index`."""
+    block.scatter_(1, index, -math.inf)
+    # With every other class masked the largest is -inf, and -inf − -inf would be NaN.
+    top = block.amax(1, keepdim=True).clamp_(min=torch.finfo(block.dtype).min)
+    return top, exp_(block.sub_(top)).sum(1, keepdim=True)
+
+
+def _margin(label: Tensor, top: Tensor, total: Tensor, ignored: Tensor | None) -> Tensor:
+    """Uses up `label`, the logits of the labels."""
+    margin = label.sub_(top).sub_(total.log()).squeeze(1)
+    return margin if ignored is None else margin.masked_fill_(ignored.squeeze(1), 0.0)
+
+
+def _apply(
+    logits: Tensor, target: Tensor, ignore_index: int, shape: Shape | None, scale: float, reduction: str
+) -> tuple[Tensor, ...]:
+    """The margin first and, given a shape, the losses or their total last."""
+    keep = logits.numel() <= BLOCK and logits.dtype == accurate(logits.dtype)
+    function = _SoftMargin if keep or transformed() else _WalkedSoftMargin
+    outputs: tuple[Tensor, ...] = call(function, logits, target, ignore_index, shape, scale, reduction)
+    return outputs
+
+
+def _with_losses(
+    outputs: tuple[Tensor, ...], ignored: Tensor | None, shape: Shape | None, scale: float, reduction: str
+) -> tuple[Tensor, ...]:
+    """What a forward returns: the outputs so far, the mask of ignored samples if there is one, what `shape` adds."""
+    if ignored is not None:
+        outputs = *outputs, ignored
+    if shape is None:
+        return outputs
+    margin = outputs[0]
+    value = shape._loss(wide(margin)).mul_(_factor(margin, ignored, scale, reduction))
+    if ignored is not None:
+        value.masked_fill_(ignored.squeeze(1), 0.0)
+    return *outputs, (value if reduction == "none" else value.sum()).to(margin.dtype)
+
+
+def _factor(margin: Tensor, ignored: Tensor | None, scale: float, reduction: str) -> Tensor | float:
+    """What each loss is multiplied by; the mean is Σ(l/n), for (Σl)/n may overflow."""
+    if reduction != "mean":
+        return scale
+    if ignored is not None:
+        return scale / ignored.logical_not().sum()
+    return scale / margin.numel() if margin.numel() else math.nan
+
+
+def _slope(ctx: Any, margin: Tensor, ignored: Tensor | None, to_margin: Any, rest: tuple[Any, ...]) -> Tensor | None:
+    """The gradient of the margin, with K's axis: what comes to it directly, and through the losses."""
+    slope = None
+    if to_margin is not None:  # Δ = +inf means that there is no other class, and no logit changes that
+        slope = to_margin.masked_fill(margin == math.inf, 0.0)
+    if ctx.shape and rest[-1] is not None:
+        factor = _factor(margin, ignored, -ctx.scale, ctx.reduction)
+        through = (ctx.shape._weight(wide(margin)) * (rest[-1] * factor)).to(margin.dtype)
+        slope = through if slope is None else slope + through
+    if slope is None:
+        return None
+    slope = slope.unsqueeze(1)
+    return slope if ignored is None else slope.masked_fill(ignored, 0.0)
+
+
+class _SoftMargin(Function):
+    """For a batch of one block. q is an output too, so that what backward computes from it can be differentiated again:
+    ∂q_i/∂s_j = q_i (𝟙(i=j) − q_j)."""
+
+    @staticmethod
+    def forward(
+        logits: Tensor, target: Tensor, ignore_index: int, shape: Shape | None, scale: float, reduction: str
+    ) -> tuple[Tensor, ...]:
+        index, ignored = class_index(target, logits.shape[1], ignore_index)
+        dtype = accurate(logits.dtype)
+        block = logits.clone() if logits.dtype == dtype else logits.to(dtype)
+        label = block.gather(1, index)
+        top, total = _others(block, index)
+        margin = _margin(label, top, total, ignored)
+        q = block.div_(total.clamp_(min=1))  # it is at least 1, or 0 where there is no other class
+        return _with_losses((margin, q), ignored, shape, scale, reduction)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Any, ...]) -> None:
+        logits, target, _, ctx.shape, ctx.scale, ctx.reduction = inputs
+        ctx.dtype = logits.dtype
+        margin, q, *ignored = output[:-1] if ctx.shape else output
+        ctx.mark_non_differentiable(*ignored)
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(target, margin, q, *ignored)
+
+    @staticmethod
+    def backward(ctx: Any, to_margin: Any, to_q: Any, *rest: Any) -> tuple[Any, ...]:
+        target, margin, q, *mask = ctx.saved_tensors
+        ignored = mask[0] if mask else None
+        slope = _slope(ctx, margin, ignored, to_margin, rest)
+        if slope is None:
+            slope = torch.zeros_like(margin).unsqueeze(1)
+        factor = -slope if to_q is None else to_q - slope - (q * to_q).sum(1, keepdim=True)
+        out = (q * factor).to(ctx.dtype)
+        index = target.unsqueeze(1)
+        if ignored is not None:  # a NaN times zero is NaN, and padding may well be NaN
+            index, out = index.masked_fill(ignored, 0), out.masked_fill(ignored, 0.0)
+        # Out of place where this may be mapped or differentiated.
+        scatter = Tensor.scatter if torch.is_grad_enabled() else Tensor.scatter_
+        return scatter(out, 1, index, slope.to(ctx.dtype)), None, None, None, None, None
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[Any, ...], *inputs: Any) -> tuple[Any, ...]:
+        """The mapped axis becomes more rows."""
+        size = info.batch_size
+        rows = []
+        for value, dim in zip(inputs, in_dims, strict=True):
+            if isinstance(value, Tensor):
+                value = value.expand(size, *value.shape) if dim is None else value.movedim(dim, 0)
+                value = value.flatten(0, 1)
+            rows.append(value)
+        outputs = _SoftMargin.apply(*rows)
+        return tuple(x.unflatten(0, (size, -1)) for x in outputs), (0,) * len(outputs)
+
+
+def _read(
+    fill: Callable[[slice], Tensor], slices: Iterator[slice], index: Tensor, ignored: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Walk forward: margin, top and total. `fill` makes fresh logits of some rows."""
+    parts = []
+    for rows in slices:
+        block, labels = fill(rows), index[rows]
+        label = block.gather(1, labels)
+        parts.append((label, *_others(block, labels)))
+    label, top, total = (torch.cat(part) for part in zip(*parts, strict=True))
+    return _margin(label, top, total, ignored), top, total
+
+
+class _Direction:
+    """Walk backward: ∇Δ times the incoming slope, for any rows of which the logits are there."""
+
+    def __init__(
+        self, slope: Tensor, target: Tensor, top: Tensor, total: Tensor, ignored: Tensor | None = None
+    ) -> None:
+        index = target.unsqueeze(1)
+        self.index = index if ignored is None else index.masked_fill(ignored, 0)
+        self.top, self.label, self.ignored = top, slope, ignored
+        self.others = (slope / total.clamp(min=1)).neg_()  # it is at least 1, or 0 where there is no other class
+
+    def write(self, logits: Tensor, rows: slice, out: Tensor) -> Tensor:
+        """The gradient of these rows, written into `out`, which may be `logits` itself."""
+        torch.sub(logits, self.top[rows], out=out)
+        exp_(out).mul_(self.others[rows]).scatter_(1, self.index[rows], self.label[rows])
+        # A NaN times zero is NaN, and padding may well be NaN.
+        return out if self.ignored is None else out.masked_fill_(self.ignored[rows], 0.0)
+
+
+class _WalkedSoftMargin(Function):
+    """For a batch of many blocks, and for half precisions, whose q in float32 would take more room than the logits."""
+
+    @staticmethod
+    def forward(
+        logits: Tensor, target: Tensor, ignore_index: int, shape: Shape | None, scale: float, reduction: str
+    ) -> tuple[Tensor, ...]:
+        index, ignored = class_index(target, logits.shape[1], ignore_index)
+        dtype = accurate(logits.dtype)
+        slices = walk(len(logits), logits.numel(), BLOCK)
+        outputs = _read(lambda rows: logits[rows].to(dtype, copy=True), slices, index, ignored)
+        return _with_losses(outputs, ignored, shape, scale, reduction)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Any, ...]) -> None:
+        logits, target, ctx.ignore_index, ctx.shape, ctx.scale, ctx.reduction = inputs
+        margin, *constants = output[:-1] if ctx.shape else output
+        ctx.mark_non_differentiable(*constants)
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(logits, target, margin, *constants)
+
+    @staticmethod
+    def backward(ctx: Any, to_margin: Any, *rest: Any) -> tuple[Any, ...]:
+        logits, target, margin, *constants = ctx.saved_tensors
+        slope = _slope(ctx, margin, constants[2] if len(constants) > 2 else None, to_margin, rest)
+        if slope is None:
+            return None, None, None, None, None, None
+        if torch.is_grad_enabled():  # the gradient is to be differentiated: as if the batch were one block
+            again = _SoftMargin.apply(logits, target, ctx.ignore_index, None, 1.0, "none")[0]
+            grads = torch.autograd.grad(again, logits, slope.squeeze(1), create_graph=True)
+            return *grads, None, None, None, None, None
+        direction, out = _Direction(slope, target, *constants), torch.empty_like(logits)
+        for rows in walk(len(logits), logits.numel(), BLOCK):
+            if out.dtype == direction.top.dtype:
+                direction.write(logits[rows], rows, out[rows])
+            else:
+                out[rows] = direction.write(logits[rows], rows, logits[rows].to(direction.top.dtype))
+        return out, None, None, None, None, None
+
+
+class _LinearSoftMargin(Function):
+    @staticmethod
+    def forward(
+        hidden: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor, ignore_index: int
+    ) -> tuple[Tensor, ...]:
+        index, ignored = class_index(target, len(weight), ignore_index)
+        dtype = accurate(hidden.dtype)
+        slices = walk(len(hidden), len(hidden) * len(weight), LINEAR_BLOCK)
+        outputs = _read(lambda rows: F.linear(hidden[rows], weight, bias).to(dtype), slices, index, ignored)
+        return _with_losses(outputs, ignored, None, 1.0, "none")
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Any, ...]) -> None:
+        *tensors, ctx.ignore_index = inputs
+        ctx.shape = None
+        ctx.mark_non_differentiable(*output[1:])
+        ctx.save_for_backward(*tensors, *output)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor, *_: Any) -> tuple[Any, ...]:
+        hidden, weight, bias, target, margin, *constants = ctx.saved_tensors
+        needed = ctx.needs_input_grad[:3]
+        if torch.is_grad_enabled():  # the gradient is to be differentiated: with all logits at once
+            again = soft_margin(F.linear(hidden, weight, bias), target, ignore_index=ctx.ignore_index)
+            inputs = [x for x, wanted in zip((hidden, weight, bias), needed, strict=True) if wanted]
+            grads = iter(torch.autograd.grad(again, inputs, grad, create_graph=True))
+            return *(next(grads) if wanted else None for wanted in needed), None, None
+        slope = _slope(ctx, margin, constants[2] if len(constants) > 2 else None, grad, ())
+        direction = _Direction(slope, target, *constants)
+        dtype = direction.top.dtype
+        to_hidden = torch.empty_like(hidden) if needed[0] else None
+        to_weight = torch.zeros_like(weight, dtype=dtype) if needed[1] else None
+        to_bias = torch.zeros_like(bias, dtype=dtype) if needed[2] else None
+        for rows in walk(len(hidden), len(hidden) * len(weight), LINEAR_BLOCK):
+            logits = F.linear(hidden[rows], weight, bias).to(dtype)
+            block = direction.write(logits, rows, logits)
+            if to_bias is not None:
+                to_bias += block.sum(0)
+            block = block.to(weight.dtype)
+            if to_hidden is not None:
+                torch.mm(block, weight, out=to_hidden[rows])
+            if to_weight is not None and to_weight.dtype == weight.dtype:
+                to_weight.addmm_(block.mT, hidden[rows])
+            elif to_weight is not None:  # half precision: the sum over blocks is not
+                to_weight += block.mT @ hidden[rows]
+        return (
+            to_hidden,
+            None if to_weight is None else to_weight.to(weight.dtype),
+            None if to_bias is None else to_bias.to(bias.dtype),
+            None,
+            None,
+        )

@@ -1,0 +1,444 @@
+r"""Losses with a second term: a primary curriculum on the margin plus a regulariser on the whole softmax output.
+
+The regularisers but one are a mean surprise Σ_i v_i (−log p_i) over the classes, uniform or by a prior. Because
+−log p_i = −log p_y + (s_y − s_i), that is (Σ v_i)·CE(Δ_y) + Σ_i v_i (s_y − s_i): beside the margin it takes one linear
+function of the logits, for which backward needs none of them. A class with logit -inf does not exist here either.
+"""
+
+from __future__ import annotations
+
+import math
+import numbers
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.autograd import Function
+
+from curriculoss.curricula import CE, MAE, Curriculum
+from curriculoss.curricula.families import AUL
+from curriculoss.curricula.registry import register
+from curriculoss.margin import (
+    BLOCK,
+    accurate,
+    call,
+    class_index,
+    class_margins,
+    soft_margin,
+    transformed,
+    walk,
+)
+
+
+class Parts(NamedTuple):
+    """Per sample, a gradient-equivalent form: ∇L = primary_scale·∇primary + regularizer_scale·∇regularizer."""
+
+    primary: Tensor
+    regularizer: Tensor
+    primary_scale: Tensor
+    regularizer_scale: Tensor
+
+
+class _Gap(Function):
+    """Σ_i v_i (s_y − s_i) and Σ_i v_i over the classes that exist, per sample, with K's axis."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(logits: Tensor, index: Tensor, share: Tensor) -> tuple[Tensor, ...]:
+        dtype = accurate(logits.dtype)
+        share = share.to(dtype).reshape(-1, *[1] * (logits.dim() - 2))
+        plain = not transformed() and logits.device.type == "cpu"
+        if plain:
+            gaps = []
+            for rows in walk(len(logits), logits.numel(), BLOCK):
+                block = logits[rows].to(dtype)
+                gaps.append(((block.gather(1, index[rows]) - block) * share).sum(1, keepdim=True))
+            gap = torch.cat(gaps) if gaps else logits.new_zeros(logits[:, :1].shape, dtype=dtype)
+            if gap.isfinite().all():
+                return gap, share.sum().expand_as(gap)
+        missing = logits == -math.inf
+        block = logits.to(dtype)
+        label = block.gather(1, index)
+        gap = ((label - block).masked_fill(missing, 0.0) * share).sum(1, keepdim=True)
+        return gap, share.expand_as(block).masked_fill(missing, 0.0).sum(1, keepdim=True), missing
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Any, ...]) -> None:
+        logits, index, share = inputs
+        ctx.dtype, ctx.shape = logits.dtype, logits.shape
+        ctx.mark_non_differentiable(*output[1:])
+        ctx.save_for_backward(index, share, *output[1:])
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor, *_: Any) -> tuple[Any, ...]:
+        index, share, total, *missing = ctx.saved_tensors
+        share = share.to(grad.dtype).reshape(-1, *[1] * (len(ctx.shape) - 2))
+        out = -grad * share
+        if missing:
+            out = out.masked_fill(missing[0], 0.0)
+        # Out of place where this may be mapped or differentiated.
+        add = Tensor.scatter_add if torch.is_grad_enabled() else Tensor.scatter_add_
+        return add(out, 1, index, grad * total).to(ctx.dtype), None, None
+
+
+def weight_of(target: Tensor, class_weight: Tensor | None, ignore_index: int, dtype: torch.dtype) -> Tensor:
+    """Each sample's class weight (or 1), and 0 where ignored; 1 for every row of probabilities."""
+    if target.is_floating_point():
+        return target.new_ones(target.shape[:1] + target.shape[2:], dtype=dtype)
+    ignored = target == ignore_index
+    if class_weight is None:
+        return ignored.logical_not().to(dtype)
+    return class_weight.to(dtype)[target.masked_fill(ignored, 0)].masked_fill(ignored, 0.0)
+
+
+class Batch:
+    """Logits and targets, indices or probabilities, and what losses ask of them."""
+
+    def __init__(self, logits: Tensor, target: Tensor, class_weight: Tensor | None, ignore_index: int) -> None:
+        self.logits, self.target, self.class_weight, self.ignore_index = logits, target, class_weight, ignore_index
+        # Some existing class of each sample: the labelled one, or the likeliest where there are probabilities.
+        self.label = logits.argmax(1) if target.is_floating_point() else target
+        self.margin = soft_margin(logits, self.label, ignore_index=ignore_index)
+
+    @property
+    def weight(self) -> Tensor | float:
+        """Of each sample: its class's, 1 without class weights."""
+        if self.class_weight is None or self.target.is_floating_point():
+            return 1.0
+        return weight_of(self.target, self.class_weight, self.ignore_index, self.margin.dtype)
+
+    def primary(self, curriculum: Curriculum, *, weighted: bool = True) -> Tensor:
+        """w_y·l(Δ_y), 0 where ignored, or Σ_i t_i·w_i·l(Δ_i) for probabilities t."""
+        if not self.target.is_floating_point():
+            value = curriculum.loss(self.margin).masked_fill(self.target == self.ignore_index, 0.0)
+            return value * self.weight if weighted else value
+        value = curriculum.loss(class_margins(self.logits, self.label, self.margin))
+        share = self.target.to(value.dtype)
+        if weighted and self.class_weight is not None:
+            share = share * _along_classes(self.class_weight.to(value.dtype), self.logits)
+        return (value * share).masked_fill(share == 0, 0.0).sum(1)  # an impossible class may have an infinite loss
+
+    def surprise(self, share: Tensor) -> Tensor:
+        """Σ_i v_i (−log p_i) over the classes that exist; 0 where ignored, or where the label is masked."""
+        index, ignored = class_index(self.label, self.logits.shape[1], self.ignore_index)
+        gap, total = (x.squeeze(1) for x in call(_Gap, self.logits, index, share)[:2])
+        edge = self.margin == -math.inf
+        if ignored is not None:
+            edge = edge | ignored.squeeze(1)
+        # Rows at the edge are taken out before and after: 0·inf would be NaN in backward.
+        return (CE().loss(self.margin.masked_fill(edge, 0.0)) * total + gap).masked_fill(edge, 0.0)
+
+    def uniform(self) -> Tensor:
+        """1/K for each of the K classes."""
+        size = self.logits.shape[1]
+        return torch.full((size,), 1 / size, dtype=self.margin.dtype, device=self.logits.device)
+
+
+def _check_number(
+    name: str, symbol: str, value: object, constraints: str = "a finite number", holds: bool = True
+) -> None:
+    if not isinstance(value, numbers.Real) or not math.isfinite(value) or not holds:
+        raise ValueError(f"{name} expects {constraints}, got {symbol}={value!r}")
+
+
+def _along_classes(value: Tensor, logits: Tensor) -> Tensor:
+    return value.reshape(-1, *[1] * (logits.dim() - 2))
+
+
+class Regularized(ABC):
+    """A loss with a second term. `primary` and `regularizer` name its parts, `parts` gives them for a batch."""
+
+    formula: ClassVar[str]
+    regularizer: ClassVar[str]  # R(s), as a formula
+    constraints: ClassVar[str] = ""
+
+    @property
+    @abstractmethod
+    def primary(self) -> Curriculum:
+        """The curriculum of the first term."""
+
+    @property
+    def unit_weight(self) -> float:
+        """What normalisation divides by: the largest weight of the primary."""
+        return self.primary.peak.weight
+
+    @abstractmethod
+    def of(self, batch: Batch) -> Tensor:
+        """The loss of each sample, on the scale of its paper, 0 where ignored."""
+
+    @abstractmethod
+    def _parts(self, batch: Batch) -> Parts: ...
+
+    def per_sample(
+        self, logits: Tensor, target: Tensor, *, class_weight: Tensor | None = None, ignore_index: int = -100
+    ) -> Tensor:
+        """The loss of each sample, on the scale of its paper, 0 where ignored."""
+        return self.of(Batch(logits, target, class_weight, ignore_index))
+
+    def parts(self, logits: Tensor, target: Tensor, *, ignore_index: int = -100) -> Parts:
+        """The two terms of each sample and the factors before them."""
+        return self._parts(Batch(logits, target, None, ignore_index))
+
+
+def _filled(batch: Batch, value: float) -> Tensor:
+    return torch.full_like(batch.margin, value).detach()
+
+
+@register("nce")
+@dataclass(frozen=True)
+class NCE(Regularized):
+    """Normalised cross entropy: CE over its sum over all labels. Its gradient is that of γ·(CE + ε·R) with γ and ε held
+    fixed: symmetric, but γ and ε vanish as a sample is learned.
+
+    Ma et al., ICML 2020.
+    """
+
+    formula = "log(p[y])/sum(log(p[i]) for i in range(K))"
+    regularizer = "sum(log(p[i]) for i in range(K))/K"
+
+    @property
+    def primary(self) -> Curriculum:
+        return CE()
+
+    def of(self, batch: Batch) -> Tensor:
+        cross = batch.primary(CE(), weighted=False)
+        mean = batch.surprise(batch.uniform())
+        lone, masked = mean == 0, cross == math.inf  # no other class: 0/0; no such label: the bound, 1
+        cross, mean = cross.masked_fill(lone | masked, 0.0), mean.masked_fill(lone, 1.0)
+        value = cross / batch.logits.shape[1] / mean
+        return value.masked_fill(masked, 1.0) * batch.weight
+
+    def _parts(self, batch: Batch) -> Parts:
+        cross, mean = batch.primary(CE()), batch.surprise(batch.uniform())
+        gamma = (1 / (mean * batch.logits.shape[1])).detach()
+        return Parts(cross, -mean, gamma, gamma * (cross / mean).detach())
+
+    def gradient_bound(self, logits: Tensor, target: Tensor) -> Tensor:
+        """2γ(w_CE + ε(1 − 1/K)) ≥ ‖∇_s L‖₁ per sample. (The published 2γ(1 + ε)·w_CE is exceeded by some samples.)"""
+        parts = self.parts(logits, target)
+        weight = CE().weight(soft_margin(logits, target)).detach()
+        return 2 * (parts.primary_scale * weight + parts.regularizer_scale * (1 - 1 / logits.shape[1]))
+
+
+@register("mse")
+@dataclass(frozen=True)
+class MSE(Regularized):
+    """Mean square error, but for scale and a constant: MAE plus α times the collision probability of the output.
+
+    Ghosh et al., AAAI 2017.
+    """
+
+    alpha: float = 0.5
+
+    formula = "1 - p[y] + alpha*sum(p[i]**2 for i in range(K))"
+    regularizer = "sum(p[i]**2 for i in range(K))"
+
+    def __post_init__(self) -> None:
+        _check_number("MSE", "alpha", self.alpha)
+
+    @property
+    def primary(self) -> Curriculum:
+        return MAE()
+
+    def of(self, batch: Batch) -> Tensor:
+        parts = self._parts(batch)
+        return parts.primary + self.alpha * parts.regularizer * batch.weight
+
+    def _parts(self, batch: Batch) -> Parts:
+        p = batch.logits.to(batch.margin.dtype).softmax(1)
+        square = (p * p).sum(1)
+        if not batch.target.is_floating_point():
+            square = square.masked_fill(batch.target == batch.ignore_index, 0.0)
+        return Parts(batch.primary(MAE()), square, _filled(batch, 1.0), _filled(batch, self.alpha))
+
+
+@register("gls")
+@dataclass(frozen=True)
+class GLS(Regularized):
+    """Generalised label smoothing: cross entropy with a share α of every label spread over all classes; with α < 0
+    (negative smoothing) the outputs get surer instead.
+
+    Wei et al., ICML 2022; for α > 0, Szegedy et al., CVPR 2016.
+    """
+
+    alpha: float = 0.1
+
+    formula = "-(1 - alpha)*log(p[y]) - alpha*sum(log(p[i]) for i in range(K))/K"
+    regularizer = "-sum(log(p[i]) for i in range(K))/K"
+    constraints = "alpha <= 1"
+
+    def __post_init__(self) -> None:
+        _check_number("GLS", "alpha", self.alpha)
+        _check_number("GLS", "alpha", self.alpha, self.constraints, self.alpha <= 1)
+
+    @property
+    def primary(self) -> Curriculum:
+        return CE()
+
+    def of(self, batch: Batch) -> Tensor:
+        parts = self._parts(batch)
+        return (1 - self.alpha) * parts.primary + self.alpha * parts.regularizer
+
+    def _parts(self, batch: Batch) -> Parts:
+        share = batch.uniform()
+        if batch.class_weight is not None:
+            share = share * batch.class_weight.to(share.dtype)
+        scales = _filled(batch, 1 - self.alpha), _filled(batch, self.alpha)
+        return Parts(batch.primary(CE()), batch.surprise(share), *scales)
+
+
+@register("cr")
+@dataclass(frozen=True)
+class CR(Regularized):
+    """Cross entropy with the confidence regulariser: what peer loss is in expectation, minus β times the cross entropy
+    of labels drawn from `prior`, the frequencies of the (noisy) labels; uniform if None.
+
+    Cheng et al., ICLR 2021.
+    """
+
+    beta: float = 1.0
+    prior: tuple[float, ...] | None = None
+
+    formula = "-log(p[y]) + beta*sum(prior[i]*log(p[i]) for i in range(K))"
+    regularizer = "sum(prior[i]*log(p[i]) for i in range(K))"
+    constraints = "prior >= 0 that sums to 1, one number a class"
+
+    def __post_init__(self) -> None:
+        _check_number("CR", "beta", self.beta)
+        if self.prior is not None:
+            prior = torch.as_tensor(self.prior, dtype=torch.float64)
+            if prior.dim() != 1 or not (prior >= 0).all() or not math.isclose(float(prior.sum()), 1, abs_tol=1e-4):
+                raise ValueError(f"CR expects {self.constraints}, got prior={self.prior!r}")
+            object.__setattr__(self, "prior", tuple((prior / prior.sum()).tolist()))
+
+    @property
+    def primary(self) -> Curriculum:
+        return CE()
+
+    def of(self, batch: Batch) -> Tensor:
+        parts = self._parts(batch)
+        return parts.primary + self.beta * parts.regularizer
+
+    def _parts(self, batch: Batch) -> Parts:
+        share = batch.uniform()
+        if self.prior is not None:
+            if len(self.prior) != len(share):
+                raise ValueError(f"CR expects a prior over {len(share)} classes, got {len(self.prior)} numbers")
+            share = torch.tensor(self.prior, dtype=share.dtype, device=share.device)
+        if batch.class_weight is not None:
+            share = share * batch.class_weight.to(share.dtype)
+        return Parts(batch.primary(CE()), -batch.surprise(share), _filled(batch, 1.0), _filled(batch, self.beta))
+
+
+@register("peer")
+@dataclass(frozen=True)
+class PeerLoss(Regularized):
+    """Peer loss: each sample's loss minus α times what it would pay for the label of a random other sample.
+
+    Peers are drawn from the labels of the batch that are not ignored, anew at every call, with `generator` or torch's
+    own. Liu & Guo, ICML 2020.
+    """
+
+    curriculum: Curriculum = CE()  # noqa: RUF009  frozen
+    alpha: float = 1.0
+    generator: torch.Generator | None = None
+
+    formula = "l(p[y]) - alpha*l(p[peer])"
+    regularizer = "-l(p[peer])"
+
+    def __post_init__(self) -> None:
+        _check_number("PeerLoss", "alpha", self.alpha)
+        if not isinstance(self.curriculum, Curriculum):
+            raise TypeError(f"PeerLoss expects a curriculum such as CE(), got {self.curriculum!r}")
+
+    @property
+    def primary(self) -> Curriculum:
+        return self.curriculum
+
+    def of(self, batch: Batch) -> Tensor:
+        parts = self._parts(batch)
+        return parts.primary + self.alpha * parts.regularizer
+
+    def _parts(self, batch: Batch) -> Parts:
+        other = Batch(
+            batch.logits, self._peers(batch.target, batch.ignore_index), batch.class_weight, batch.ignore_index
+        )
+        primary, peers = batch.primary(self.curriculum), other.primary(self.curriculum)
+        return Parts(primary, -peers, _filled(batch, 1.0), _filled(batch, self.alpha))
+
+    def _peers(self, target: Tensor, ignore_index: int) -> Tensor:
+        """Targets of random samples, one for each sample that is not ignored."""
+        if target.is_floating_point():
+            return target[torch.randint(len(target), target.shape[:1], generator=self.generator, device=target.device)]
+        labels = target.flatten()
+        ignored = labels == ignore_index
+        usable = torch.argsort(ignored.int(), stable=True)  # first the samples that are not ignored
+        draw = torch.randint(2**62, labels.shape, generator=self.generator, device=target.device)
+        peers = labels[usable[draw % (~ignored).sum().clamp(min=1)]]  # at least 1, for a batch that is ignored whole
+        return torch.where(ignored, labels, peers).view_as(target)
+
+
+class ActivePassive(Regularized):
+    """A weighted sum of losses, on the scale of their papers: `ActivePassive((NCE(), 0.7), (MAE(), 0.3))`.
+
+    Ma et al., ICML 2020.
+    """
+
+    formula = "sum(weight*loss for loss, weight in terms)"
+    regularizer = "those of the terms"
+    unit_weight = 1.0
+
+    def __init__(self, *terms: tuple[Curriculum | Regularized, float]) -> None:
+        for term in terms:
+            if not (isinstance(term, tuple) and len(term) == 2 and isinstance(term[0], Curriculum | Regularized)):
+                raise TypeError(f"ActivePassive expects (loss, weight) pairs such as (NCE(), 0.7), got {term!r}")
+            _check_number("ActivePassive", "weight", term[1])
+        if not terms:
+            raise ValueError("ActivePassive expects at least one (loss, weight) pair, got none")
+        self.terms = terms
+
+    def __repr__(self) -> str:
+        return f"ActivePassive({', '.join(map(repr, self.terms))})"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, ActivePassive) and self.terms == other.terms
+
+    def __hash__(self) -> int:
+        return hash(self.terms)
+
+    @property
+    def primary(self) -> Curriculum:
+        """That of the last term, the passive one by custom."""
+        return self.terms[-1][0].primary
+
+    def of(self, batch: Batch) -> Tensor:
+        return torch.stack([weight * loss.of(batch) for loss, weight in self.terms]).sum(0)
+
+    def _parts(self, batch: Batch) -> Parts:
+        """All primaries and all regularisers of the terms, added up with their factors."""
+        primary, regularizer = _filled(batch, 0.0), _filled(batch, 0.0)
+        for loss, weight in self.terms:
+            if isinstance(loss, Regularized):
+                parts = loss._parts(batch)
+                primary = primary + weight * parts.primary_scale * parts.primary
+                regularizer = regularizer + weight * parts.regularizer_scale * parts.regularizer
+            else:
+                primary = primary + weight * loss.of(batch)
+        return Parts(primary, regularizer, _filled(batch, 1.0), _filled(batch, 1.0))
+
+
+@register("nce+mae")
+def nce_mae(q: float = 0.3) -> ActivePassive:
+    """(1 − q)·NCE + q·MAE; the default is what the paper tuned on CIFAR-100."""
+    if not 0 < q < 1:
+        raise ValueError(f"nce+mae expects 0 < q < 1, got q={q!r}")
+    return ActivePassive((NCE(), 1 - q), (MAE(), q))
+
+
+@register("nce+aul")
+def nce_aul(alpha: float = 1.0, beta: float = 4.0, a: float = 6.3, q: float = 1.5) -> ActivePassive:
+    """α·NCE + β·AUL(a, q); the defaults are those of Zhou et al. for CIFAR-10."""
+    return ActivePassive((NCE(), alpha), (AUL(a, q), beta))

@@ -1,0 +1,274 @@
+"""The command line, as its users meet it."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+from typer.testing import CliRunner, Result
+
+import curriculoss
+from curriculoss import cli, initial
+from curriculoss.curricula import CE, GCE, MAE, Curriculum, Scaled, registry
+from curriculoss.initial import simulate_initial_margins, underfitting
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(cli.app, list(arguments), prog_name="curriculoss")
+
+
+def answer(*arguments: str) -> Any:
+    """What is printed as JSON, by the book: NaN and Infinity are not in it."""
+    result = run(*arguments, "--json")
+    assert (result.exit_code, result.stderr) == (0, "")
+    return json.loads(result.stdout, parse_constant=pytest.fail)
+
+
+@dataclass(frozen=True)
+class Smoothed:
+    """A loss with a second term: half of the label goes to all classes."""
+
+    alpha: float = 0.5
+
+    formula = "(1 - alpha)*CE + alpha*mean(-log p_i)"
+    primary = CE()
+    regularizer = "mean of -log p_i"
+
+    def per_sample(self, logits: Tensor, target: Tensor) -> Tensor:
+        return F.cross_entropy(logits, target, label_smoothing=self.alpha, reduction="none")
+
+
+@pytest.fixture
+def smoothed(monkeypatch: pytest.MonkeyPatch) -> type[Smoothed]:
+    monkeypatch.setitem(registry._factories, "smoothed", Smoothed)
+    return Smoothed
+
+
+# Help
+
+
+def test_no_command_teaches() -> None:
+    result = run()
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert result.stdout == run("--help").stdout
+    assert "curriculoss weight mae --fix scale --tau 2.6" in result.stdout
+
+
+@pytest.mark.parametrize("command", ["losses", "weight"])
+def test_every_command_shows_examples(command: str) -> None:
+    result = run(command, "--help")
+    assert result.exit_code == 0
+    assert f"\n  curriculoss {command}" in result.stdout
+
+
+def test_examples_in_the_help_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    shown = "\n".join(run(*x, "--help").stdout for x in ((), ("losses",), ("weight",)))
+    examples = re.findall(r"  curriculoss ((?:losses|weight).*)", shown)
+    assert len(examples) >= 8
+    for line in examples:
+        assert run(*line.partition(" | ")[0].split()).exit_code == 0, line
+
+
+def test_the_version_is_the_packages() -> None:
+    result = run("--version")
+    assert (result.exit_code, result.stdout) == (0, f"curriculoss {curriculoss.__version__}\n")
+
+
+# losses
+
+
+def test_every_loss_is_listed_within_a_hundred_columns(smoothed: type[Smoothed]) -> None:
+    result = run("losses")
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert max(len(line) for line in result.stdout.splitlines()) <= 100
+    assert "…" not in result.stdout
+    words = result.stdout.split()
+    assert set(registry.available()) <= set(words)
+    assert "l = (1 - p**q)/q" in result.stdout
+    assert smoothed.__name__.lower() in words[words.index("second") :]
+
+
+def test_listed_facts_are_those_of_the_losses(smoothed: type[Smoothed]) -> None:
+    rows = {row["name"]: row for row in answer("losses")}
+    assert {name for row in rows.values() for name in row["names"]} == set(registry.available())
+    assert rows["mae"]["names"] == ["mae", "rce"]
+    for name, row in rows.items():
+        loss = registry.get(name)
+        assert row["loss"] == loss.formula
+        if isinstance(loss, Curriculum):
+            assert (row["weight"], row["constraints"]) == (loss.weight_formula, loss.constraints)
+            assert (row["bounded"], row["symmetric"]) == (loss.bounded, loss.symmetric)
+            assert row["max_noise_ratio"] == loss.max_noise_ratio
+            assert tuple(map(float, row["peak"].values())) == loss.peak
+        else:
+            assert row["regularizer"] == loss.regularizer
+    assert rows["aul"]["hyperparameters"] == {"a": 1.1, "q": 5.0}
+    assert rows["smoothed"]["primary"] == "CE()"
+
+
+# weight
+
+
+def test_the_answer_is_that_of_the_library() -> None:
+    found = answer("weight", "gce", "-p", "q=0.5", "--num-classes", "200")
+    verdict = underfitting(GCE(0.5), 200)
+    assert found["mean_initial_weight"] == verdict.mean_weight
+    assert found["share_of_ce"] == verdict.share_of_ce
+    assert (found["underfitting"], found["sentence"]) == (verdict.level, verdict.sentence)
+    margins = simulate_initial_margins(200)
+    assert found["initial_margin"]["mean"] == pytest.approx(float(margins.mean()), rel=1e-5)
+    assert (found["loss"], found["hyperparameters"], found["num_classes"]) == ("gce", {"q": 0.5}, 200)
+
+
+def test_the_answer_is_given_in_words() -> None:
+    result = run("weight", "mae")
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert "MAE with 100 classes" in result.stdout
+    assert underfitting(MAE(), 100).sentence in " ".join(result.stdout.split())
+    assert max(len(line) for line in result.stdout.splitlines()) <= 100
+
+
+def test_quantiles_belong_together() -> None:
+    """Each weight stands under the margin that it belongs to."""
+    lines = run("weight", "mae", "-k", "50").stdout.splitlines()
+    margins, weights, cross_entropy = (
+        [float(x) for x in next(line for line in lines if line.strip().startswith(name)).split()[-6:-1]]
+        for name in ("initial margin", "weight", "CE's weight")
+    )
+    at = torch.tensor(margins)
+    assert weights == pytest.approx((4 * MAE().weight(at)).tolist(), rel=0.06)
+    assert cross_entropy == pytest.approx(CE().weight(at).tolist(), abs=0.01)
+
+
+def test_a_fix_changes_the_answer() -> None:
+    found = answer("weight", "mae", "--fix", "scale", "--tau", "2.6")
+    fixed = initial.fix(MAE(), "scale", tau=2.6, num_classes=100)
+    assert isinstance(fixed, Scaled)
+    assert found["share_of_ce"] == underfitting(fixed, 100).share_of_ce
+    assert found["underfitting"] == "none"
+    assert found["as"] == f"Scaled(MAE, alpha={fixed.alpha:.3g})"
+    assert answer("weight", "mae", "--fix", "logit-bias")["as"].startswith("Shifted(MAE, beta=2.48")
+
+
+def test_a_fix_that_would_do_harm_is_noted() -> None:
+    result = run("weight", "mae", "-k", "2", "--fix", "scale", "--tau", "2.6")
+    assert result.exit_code == 0
+    assert result.stderr.startswith("Note: fix 'scale' would do harm with an expected initial margin of 0")
+    assert "MAE with 2 classes" in result.stdout
+    assert "would do harm" in answer("weight", "mae", "-k", "2", "--fix", "scale", "--tau", "2.6")["note"]
+
+
+def test_simulating_in_pieces_gives_the_librarys_margins(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(initial, "CHUNK", 7001)
+    assert torch.equal(cli._simulate(10), simulate_initial_margins(10))
+
+
+@pytest.mark.parametrize(("suffix", "magic"), [(".png", b"\x89PNG"), (".svg", b"<?xml"), (".PDF", b"%PDF")])
+def test_figures_are_written(tmp_path: Path, suffix: str, magic: bytes) -> None:
+    file = tmp_path / f"mae{suffix}"
+    result = run("weight", "mae", "--fix", "shift", "--tau", "3", "--out", str(file))
+    assert result.exit_code == 0
+    assert result.stdout.endswith(f"Drawn: {file}\n")
+    assert file.read_bytes().startswith(magic)
+
+
+def test_a_second_term_is_measured(smoothed: type[Smoothed], tmp_path: Path) -> None:
+    file = tmp_path / "smoothed.png"
+    found = answer("weight", "smoothed", "-p", "alpha=0.0", "-k", "10", "--out", str(file))
+    margins = simulate_initial_margins(10)
+    assert found["mean_initial_weight"] == pytest.approx(float(CE().weight(margins).mean()), rel=0.02)
+    assert found["share_of_ce"] == pytest.approx(1)
+    assert found["underfitting"] == "unknown"
+    assert file.exists()
+    assert answer("weight", "smoothed", "-p", "alpha=0.9", "-k", "10")["share_of_ce"] < 0.5
+    assert "does not tell" in " ".join(run("weight", smoothed.__name__).stdout.split())
+
+
+# Mistakes
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["weight", "mea"], "unknown loss 'mea', did you mean 'mae'? Available: ce, "),
+        (["weight", "gce", "-p", "r=1"], "gce has no hyperparameter 'r'; it takes q"),
+        (["weight", "gce", "-p", "q=1.5"], "GCE expects 0 < q <= 1, got q=1.5"),
+        (["weight", "gce", "-p", "q=nan"], "GCE expects a finite number, got q=nan"),
+        (["weight", "gce", "-p", "q=x"], "expected -p name=number, got -p 'q=x'"),
+        (["weight", "gce", "-p", "q"], "expected -p name=number, got -p 'q'"),
+        (["weight", "gce", "-p", "q=0.1", "-p", "q=0.2"], "expected each hyperparameter once, got 'q' twice"),
+        (["weight", "tce", "-p", "q=2.5"], "TCE expects an integer q >= 1, got q=2.5"),
+        (["weight", "mae", "-k", "1"], "expected 2 <= --num-classes <= 10,000,000, got 1"),
+        (["weight", "mae", "-k", "many"], "--num-classes"),
+        (["weight", "mae", "--fix", "scal", "--tau", "1"], "unknown fix 'scal', did you mean 'scale'?"),
+        (["weight", "mae", "--fix", "scale"], "fix 'scale' expects a finite tau > 0"),
+        (["weight", "mae", "--tau", "1"], "--tau belongs to a fix"),
+        (["weight", "smoothed", "--fix", "scale", "--tau", "1"], "fix works on curricula"),
+        (["weight", "mae", "--out", "mae.gif"], "expected --out to end in .png, .svg, .pdf, got 'mae.gif'"),
+        (["weight", "mae", "--out", "mae"], "expected --out to end in .png, .svg, .pdf, got 'mae'"),
+        (["weight", "mae", "--out", "no/such/folder/mae.png"], "there is no folder 'no/such/folder'"),
+        (["weight", "mae", "--out", "folder.png"], "cannot write folder.png: Is a directory"),
+        (["weight", "mae", "--nope"], "No such option: --nope"),
+        (["weight"], "Missing argument"),
+        (["weights"], "No such command 'weights'"),
+    ],
+    ids=lambda x: " ".join(x) if isinstance(x, list) else "",
+)
+@pytest.mark.usefixtures("smoothed")
+def test_a_mistake_is_one_line_and_exit_code_two(
+    arguments: list[str], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "folder.png").mkdir()
+    result = run(*arguments)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr.startswith("Error: ")
+    assert said in result.stderr
+    assert result.stderr.count("\n") == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["folder.png"]
+
+
+# As a process of its own
+
+
+def process(*command: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, *command], capture_output=True, text=True, check=False)
+
+
+def test_the_module_is_the_command() -> None:
+    done = process("-m", "curriculoss", "weight", "mae", "--json")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert json.loads(done.stdout) == answer("weight", "mae")
+    failed = process("-m", "curriculoss", "weight", "mea")
+    assert (failed.returncode, failed.stdout) == (2, "")
+    assert failed.stderr.startswith("Error: unknown loss 'mea'")
+    assert failed.stderr.count("\n") == 1
+
+
+def test_figures_are_imported_only_to_draw() -> None:
+    code = "import sys; from curriculoss.cli import main; sys.argv = ['', 'losses']\ntry: main()\nfinally: {}"
+    assert process("-c", code.format("assert 'matplotlib' not in sys.modules")).returncode == 0
+    assert process("-c", code.format("assert 'matplotlib' in sys.modules")).returncode == 1
+
+
+@pytest.mark.parametrize("package", ["typer", "rich"])
+def test_a_missing_package_is_named_with_its_remedy(package: str) -> None:
+    done = process("-c", f"import sys; sys.modules['{package}'] = None; from curriculoss.cli import main; main()")
+    said = f"Error: the command line needs {package}: pip install 'curriculoss[cli]'\n"
+    assert (done.returncode, done.stdout, done.stderr) == (1, "", said)
+
+
+def test_a_missing_matplotlib_is_named_with_its_remedy(tmp_path: Path) -> None:
+    code = "import sys; sys.modules['matplotlib'] = None; from curriculoss.cli import main; main()"
+    done = process("-c", code, "weight", "mae", "--out", str(tmp_path / "mae.png"))
+    assert (done.returncode, done.stderr) == (1, "Error: figures need matplotlib: pip install 'curriculoss[cli]'\n")

@@ -1,0 +1,186 @@
+"""Figures say what the numbers say; how they look, eyes have judged."""
+
+from __future__ import annotations
+
+import io
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import torch
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import StepPatch
+from torch import Tensor
+from torch.nn import functional as F
+
+from curriculoss.curricula import CE, GCE, MAE, Curriculum, Scaled, registry
+from curriculoss.decompose import decompose
+from curriculoss.figures import PAPER_SETTINGS, all_curricula, empirical_weight, weight_over_initial_margins
+from curriculoss.initial import describe, mean_initial_weight, simulate_initial_margins
+
+
+def curves(axes: Axes) -> list[tuple[Tensor, Tensor]]:
+    lines = [line for line in axes.get_lines() if len(line.get_xdata()) > 1]
+    return [tuple(torch.tensor(x, dtype=torch.float64) for x in line.get_data()) for line in lines]  # type: ignore[misc]
+
+
+def points(axes: Axes) -> list[tuple[float, float]]:
+    return [tuple(float(x[0]) for x in line.get_data()) for line in axes.get_lines() if len(line.get_xdata()) == 1]  # type: ignore[misc]
+
+
+def texts(axes: Axes) -> list[str]:
+    return [text.get_text() for text in axes.texts]
+
+
+def rendered(figure: Figure, kind: str = "png") -> bytes:
+    file = io.BytesIO()
+    figure.savefig(file, format=kind)
+    return file.getvalue()
+
+
+def test_curves_are_weights_with_unit_peak() -> None:
+    (axes,) = weight_over_initial_margins({"MAE": MAE(), "GCE": GCE()}, 100).axes
+    drawn = curves(axes)
+    for (margin, height), curriculum in zip(drawn, (MAE(), GCE()), strict=True):
+        torch.testing.assert_close(height, curriculum.weight(margin) / curriculum.peak.weight)
+        assert float(height.max()) == pytest.approx(1, abs=1e-3)
+
+
+def test_points_are_mean_initial_weights() -> None:
+    margins = simulate_initial_margins(100)
+    (axes,) = weight_over_initial_margins({"CE": CE(), "MAE": MAE()}, 100).axes
+    expected = [(float(margins.mean()), mean_initial_weight(c, 100)) for c in (CE(), MAE())]
+    assert points(axes) == [pytest.approx(point, rel=1e-5) for point in expected]
+
+
+def test_a_single_curve_is_labelled_with_name_and_mean() -> None:
+    (axes,) = weight_over_initial_margins(Scaled(GCE(0.3), 0.5), 100).axes
+    mean = f"mean initial\nweight {mean_initial_weight(Scaled(GCE(0.3), 0.5), 100):#.2g}"
+    assert texts(axes) == ["initial margins\nK = 100", "Scaled(GCE(q=0.3), alpha=0.5)", mean]
+
+
+def test_several_curves_are_listed_by_their_mean_in_their_colours() -> None:
+    (axes,) = weight_over_initial_margins({"mae": MAE(), "ce": CE(), "gce": GCE(0.3)}, 100).axes
+    listed = [text for text in axes.texts if text.get_text() in ("ce", "mae", "gce")]
+    assert [text.get_text() for text in listed] == ["ce", "gce", "mae"]
+    lines = [line for line in axes.get_lines() if len(line.get_xdata()) > 1]
+    colours = {name: line.get_color() for name, line in zip(("mae", "ce", "gce"), lines, strict=True)}
+    assert len(set(colours.values())) == 3
+    assert all(text.get_color() == colours[text.get_text()] for text in listed)
+
+
+def test_each_number_of_classes_has_its_histogram() -> None:
+    (axes,) = weight_over_initial_margins({"CE": CE(), "MAE": MAE()}, (10, 100)).axes
+    histograms = [patch for patch in axes.patches if isinstance(patch, StepPatch)]
+    assert len(histograms) == 2
+    for histogram, num_classes in zip(histograms, (10, 100), strict=True):
+        values, edges, _ = (torch.as_tensor(x) if x is not None else None for x in histogram.get_data())
+        middle = (edges[1:] + edges[:-1]) / 2  # type: ignore[index]
+        assert float((values * middle).sum() / values.sum()) == pytest.approx(  # type: ignore[union-attr, operator]
+            float(simulate_initial_margins(num_classes).mean()), abs=0.02
+        )
+    assert {"K = 10", "K = 100"} <= set(texts(axes))
+
+
+def test_measured_margins_take_the_place_of_simulated_ones() -> None:
+    margins = torch.linspace(-3, -1, 100)
+    (axes,) = weight_over_initial_margins(MAE(), 100, initial_margins=margins).axes
+    assert points(axes)[0] == pytest.approx((-2.0, mean_initial_weight(MAE(), initial_margins=margins)), rel=1e-5)
+    with pytest.raises(ValueError, match=r"belong to one number of classes, got num_classes=\[10, 100\]"):
+        weight_over_initial_margins(MAE(), (10, 100), initial_margins=margins)
+
+
+def test_axes_are_named() -> None:
+    (axes,) = weight_over_initial_margins(MAE(), 10, title="ten classes").axes
+    assert (axes.get_xlabel(), axes.get_ylabel()) == ("margin Δ", "weight w(Δ), peak = 1")
+    assert axes.get_title(loc="left") == "ten classes"
+
+
+@dataclass(frozen=True)
+class Novel(MAE):
+    """Somebody's own curriculum."""
+
+
+class SecondTerm:
+    """No curriculum."""
+
+
+def test_every_registered_curriculum_has_a_panel(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(registry._factories, "novel", Novel)
+    monkeypatch.setitem(registry._factories, "second", SecondTerm)
+    figure = all_curricula()
+    shown = {axes.get_title(loc="left"): axes for axes in figure.axes if axes.get_visible()}
+    factories = dict.fromkeys(registry.factory(name) for name in registry.available())
+    assert len(shown) == sum(isinstance(make(), Curriculum) for make in factories)
+    assert {"MAE", "NOVEL"} <= set(shown)
+    assert not {"RCE", "SECOND"} & set(shown)
+    for name, settings in PAPER_SETTINGS.items():
+        assert len(curves(shown[name.upper()])) == len(settings)
+
+
+def test_a_panel_says_what_its_curves_start_with() -> None:
+    axes = next(axes for axes in all_curricula((10, 1000)).axes if axes.get_title(loc="left") == "SCE")
+    means = [f"{mean_initial_weight(registry.get('sce', q=0.7), k):#.2g}" for k in (10, 1000)]
+    assert texts(axes)[0] == f"q=0.7:  {means[0]} → {means[1]}"
+
+
+def samples() -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    return 3 * torch.randn(80, 5, generator=generator), torch.randint(5, (80,), generator=generator)
+
+
+def test_measured_weights_are_drawn_over_margins() -> None:
+    found = decompose(F.cross_entropy, *samples())
+    axes = empirical_weight(found, initial_margins=simulate_initial_margins(5)).axes[0]
+    offsets = torch.as_tensor(axes.collections[0].get_offsets())
+    torch.testing.assert_close(offsets, torch.stack(found.curve(), 1))
+    assert axes.get_title(loc="left") == "standard form: the weight is a function of the margin"
+    assert (axes.get_xlabel(), axes.get_ylabel()) == ("margin Δ", "weight ‖∇L‖₁/2")
+    assert "initial margins" in texts(axes)
+
+
+def test_colours_show_gradients_off_the_margin() -> None:
+    logits, target = samples()
+    found = decompose(lambda s, y: F.cross_entropy(s, y, label_smoothing=0.3, reduction="none"), logits, target)
+    axes, bar = empirical_weight(found).axes
+    assert axes.get_title(loc="left") == "not of the standard form"
+    assert bar.get_ylabel() == "share of the gradient off ∇Δ"
+    red = torch.as_tensor(axes.collections[0].get_facecolor())[:, 0]  # from blue to vermillion
+    off = found.off_share[found.margin.argsort()]
+    assert float(torch.corrcoef(torch.stack([red, off]))[0, 1]) > 0.999
+
+
+@pytest.mark.parametrize("kind", ["png", "svg", "pdf"])
+def test_figures_are_rendered_without_a_warning(kind: str) -> None:
+    found = decompose(F.cross_entropy, *samples())
+    far = simulate_initial_margins(100) - 20
+    for figure in (all_curricula(), empirical_weight(found), weight_over_initial_margins(MAE(), initial_margins=far)):
+        assert len(rendered(figure, kind)) > 5000
+
+
+def test_figures_are_the_same_every_time() -> None:
+    assert rendered(all_curricula()) == rendered(all_curricula())
+
+
+def test_drawing_prints_and_writes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    all_curricula()
+    weight_over_initial_margins(MAE())
+    assert capfd.readouterr() == ("", "")
+    assert not list(tmp_path.iterdir())
+
+
+def test_figures_do_without_pyplot() -> None:
+    """Pyplot keeps every figure alive and may look for a display."""
+    code = "import sys, curriculoss.figures as f; f.all_curricula(); sys.exit('matplotlib.pyplot' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_descriptions_are_short() -> None:
+    curricula = MAE(), GCE(0.123456), Scaled(MAE(), 1 / 3)
+    assert [describe(c) for c in curricula] == ["MAE", "GCE(q=0.123)", "Scaled(MAE, alpha=0.333)"]
