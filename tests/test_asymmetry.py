@@ -100,6 +100,7 @@ def test_mean_absolute_error_scaled_down_tolerates_no_ratio(alpha):
         (Scaled(MAE(), 2.0), "MAE", {}, scaled(2)),
         (Scaled(GCE(0.5), 2.0), "GCE", {"q": 0.5}, scaled(2)),
         (Scaled(AGCE(0.1, 0.1), 1.5), "AGCE", {"a": 0.1, "q": 0.1}, scaled(mpf(1.5))),
+        (Scaled(TCE(3), 1.5), "TCE", {"q": 3}, scaled(mpf(1.5))),
     ],
     ids=lambda x: repr(x) if isinstance(x, Curriculum) else "",
 )

@@ -6,20 +6,17 @@ import json
 import re
 import subprocess
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
-from torch.nn import functional as F
 from typer.testing import CliRunner, Result
 
 import curriculoss
 from curriculoss import cli, initial
 from curriculoss.curricula import CE, GCE, MAE, Curriculum, Scaled, registry
-from curriculoss.initial import simulate_initial_margins, underfitting
+from curriculoss.initial import mean_initial_weight, simulate_initial_margins, underfitting
 
 
 def run(*arguments: str) -> Result:
@@ -31,26 +28,6 @@ def answer(*arguments: str) -> Any:
     result = run(*arguments, "--json")
     assert (result.exit_code, result.stderr) == (0, "")
     return json.loads(result.stdout, parse_constant=pytest.fail)
-
-
-@dataclass(frozen=True)
-class Smoothed:
-    """A loss with a second term: half of the label goes to all classes."""
-
-    alpha: float = 0.5
-
-    formula = "(1 - alpha)*CE + alpha*mean(-log p_i)"
-    primary = CE()
-    regularizer = "mean of -log p_i"
-
-    def per_sample(self, logits: Tensor, target: Tensor) -> Tensor:
-        return F.cross_entropy(logits, target, label_smoothing=self.alpha, reduction="none")
-
-
-@pytest.fixture
-def smoothed(monkeypatch: pytest.MonkeyPatch) -> type[Smoothed]:
-    monkeypatch.setitem(registry._factories, "smoothed", Smoothed)
-    return Smoothed
 
 
 # Help
@@ -87,7 +64,7 @@ def test_the_version_is_the_packages() -> None:
 # losses
 
 
-def test_every_loss_is_listed_within_a_hundred_columns(smoothed: type[Smoothed]) -> None:
+def test_every_loss_is_listed_within_a_hundred_columns() -> None:
     result = run("losses")
     assert (result.exit_code, result.stderr) == (0, "")
     assert max(len(line) for line in result.stdout.splitlines()) <= 100
@@ -95,10 +72,11 @@ def test_every_loss_is_listed_within_a_hundred_columns(smoothed: type[Smoothed])
     words = result.stdout.split()
     assert set(registry.available()) <= set(words)
     assert "l = (1 - p**q)/q" in result.stdout
-    assert smoothed.__name__.lower() in words[words.index("second") :]
+    assert "L = log(p[y])/sum(log(p[i])" in result.stdout
+    assert {"nce", "mse", "nce+mae"} <= set(words[words.index("second") :])
 
 
-def test_listed_facts_are_those_of_the_losses(smoothed: type[Smoothed]) -> None:
+def test_listed_facts_are_those_of_the_losses() -> None:
     rows = {row["name"]: row for row in answer("losses")}
     assert {name for row in rows.values() for name in row["names"]} == set(registry.available())
     assert rows["mae"]["names"] == ["mae", "rce"]
@@ -113,7 +91,7 @@ def test_listed_facts_are_those_of_the_losses(smoothed: type[Smoothed]) -> None:
         else:
             assert row["regularizer"] == loss.regularizer
     assert rows["aul"]["hyperparameters"] == {"a": 1.1, "q": 5.0}
-    assert rows["smoothed"]["primary"] == "CE()"
+    assert (rows["mse"]["primary"], rows["gls"]["constraints"]) == ("MAE()", "alpha <= 1")
 
 
 # weight
@@ -182,16 +160,26 @@ def test_figures_are_written(tmp_path: Path, suffix: str, magic: bytes) -> None:
     assert file.read_bytes().startswith(magic)
 
 
-def test_a_second_term_is_measured(smoothed: type[Smoothed], tmp_path: Path) -> None:
-    file = tmp_path / "smoothed.png"
-    found = answer("weight", "smoothed", "-p", "alpha=0.0", "-k", "10", "--out", str(file))
-    margins = simulate_initial_margins(10)
-    assert found["mean_initial_weight"] == pytest.approx(float(CE().weight(margins).mean()), rel=0.02)
+def test_a_second_term_is_measured(tmp_path: Path) -> None:
+    """GLS without smoothing is CE; MSE is divided by MAE's peak, as `RobustLoss` does."""
+    file = tmp_path / "gls.png"
+    found = answer("weight", "gls", "-p", "alpha=0", "-k", "10", "--out", str(file))
+    assert found["mean_initial_weight"] == pytest.approx(mean_initial_weight(CE(), 10), rel=0.02)
     assert found["share_of_ce"] == pytest.approx(1)
     assert found["underfitting"] == "unknown"
     assert file.exists()
-    assert answer("weight", "smoothed", "-p", "alpha=0.9", "-k", "10")["share_of_ce"] < 0.5
-    assert "does not tell" in " ".join(run("weight", smoothed.__name__).stdout.split())
+    assert answer("weight", "gls", "-p", "alpha=0.9", "-k", "10")["share_of_ce"] < 0.5
+    plain_mae = answer("weight", "mse", "-p", "alpha=0", "-k", "10")["mean_initial_weight"]
+    assert plain_mae == pytest.approx(mean_initial_weight(MAE(), 10), rel=0.05)
+    assert "does not tell" in " ".join(run("weight", "NCE").stdout.split())
+
+
+def test_peers_are_other_samples() -> None:
+    """CE for one label minus CE for a random other pushes with weight 1 whenever the two differ."""
+    state = torch.get_rng_state()
+    first, second = (answer("weight", "peer", "-k", "10")["mean_initial_weight"] for _ in range(2))
+    assert first == second == pytest.approx(0.9, abs=0.05)
+    assert torch.equal(state, torch.get_rng_state())
 
 
 # Mistakes
@@ -200,7 +188,7 @@ def test_a_second_term_is_measured(smoothed: type[Smoothed], tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["weight", "mea"], "unknown loss 'mea', did you mean 'mae'? Available: ce, "),
+        (["weight", "agcce"], "unknown loss 'agcce', did you mean 'agce'? Available: ce, "),
         (["weight", "gce", "-p", "r=1"], "gce has no hyperparameter 'r'; it takes q"),
         (["weight", "gce", "-p", "q=1.5"], "GCE expects 0 < q <= 1, got q=1.5"),
         (["weight", "gce", "-p", "q=nan"], "GCE expects a finite number, got q=nan"),
@@ -213,7 +201,7 @@ def test_a_second_term_is_measured(smoothed: type[Smoothed], tmp_path: Path) -> 
         (["weight", "mae", "--fix", "scal", "--tau", "1"], "unknown fix 'scal', did you mean 'scale'?"),
         (["weight", "mae", "--fix", "scale"], "fix 'scale' expects a finite tau > 0"),
         (["weight", "mae", "--tau", "1"], "--tau belongs to a fix"),
-        (["weight", "smoothed", "--fix", "scale", "--tau", "1"], "fix works on curricula"),
+        (["weight", "nce", "--fix", "scale", "--tau", "1"], "fix works on curricula"),
         (["weight", "mae", "--out", "mae.gif"], "expected --out to end in .png, .svg, .pdf, got 'mae.gif'"),
         (["weight", "mae", "--out", "mae"], "expected --out to end in .png, .svg, .pdf, got 'mae'"),
         (["weight", "mae", "--out", "no/such/folder/mae.png"], "there is no folder 'no/such/folder'"),
@@ -224,7 +212,6 @@ def test_a_second_term_is_measured(smoothed: type[Smoothed], tmp_path: Path) -> 
     ],
     ids=lambda x: " ".join(x) if isinstance(x, list) else "",
 )
-@pytest.mark.usefixtures("smoothed")
 def test_a_mistake_is_one_line_and_exit_code_two(
     arguments: list[str], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -249,9 +236,9 @@ def test_the_module_is_the_command() -> None:
     done = process("-m", "curriculoss", "weight", "mae", "--json")
     assert (done.returncode, done.stderr) == (0, "")
     assert json.loads(done.stdout) == answer("weight", "mae")
-    failed = process("-m", "curriculoss", "weight", "mea")
+    failed = process("-m", "curriculoss", "weight", "agcce")
     assert (failed.returncode, failed.stdout) == (2, "")
-    assert failed.stderr.startswith("Error: unknown loss 'mea'")
+    assert failed.stderr.startswith("Error: unknown loss 'agcce'")
     assert failed.stderr.count("\n") == 1
 
 

@@ -83,6 +83,7 @@ OTHER: dict[str, Callable[..., Any]] = {
     "class weights, averaged": lambda s, y: F.cross_entropy(s, y, weight=WEIGHT.to(s.dtype)),
     "class weights, not averaged": lambda s, y: F.cross_entropy(s, y, weight=WEIGHT.to(s.dtype), reduction="none"),
     "multi margin": nn.MultiMarginLoss(),
+    "hard margin": lambda s, y: s.scatter(1, y[:, None], -math.inf).amax(1) - s.gather(1, y[:, None]).squeeze(1),
     "temperature": lambda s, y: F.cross_entropy(s / 2, y),
     "NCE": nce,
     "squared error": lambda s, y: (s.softmax(1) - F.one_hot(y, s.shape[1])).square().sum(1),

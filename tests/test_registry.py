@@ -45,7 +45,7 @@ def test_hyperparameters_are_passed_on():
         get("gce", q=1.5)
 
 
-@pytest.mark.parametrize(("wrong", "nearest"), [("gcee", "gce"), ("mea", "mae"), ("AGC", "agce"), ("tcee", "tce")])
+@pytest.mark.parametrize(("wrong", "nearest"), [("gcee", "gce"), ("maee", "mae"), ("AGC", "agce"), ("tcee", "tce")])
 def test_unknown_name_is_answered_with_the_nearest_and_all_others(wrong, nearest):
     message = f"unknown loss {wrong!r}, did you mean {nearest!r}? Available: {', '.join(available())}"
     with pytest.raises(ValueError, match=re.escape(message)):

@@ -17,6 +17,7 @@ try:
     from rich.console import Console
     from rich.progress import track
     from rich.table import Table
+    from rich.text import Text
     from typer.core import TyperGroup
 except ModuleNotFoundError as missing:
     sys.exit(f"Error: the command line needs {missing.name}: pip install 'curriculoss[cli]'")
@@ -32,7 +33,6 @@ from curriculoss.curricula.families import CE
 from curriculoss.decompose import Decomposition, decompose
 
 SUFFIXES = (".png", ".svg", ".pdf")
-SECOND = ("name", "loss", "primary", "second term", "defaults")
 MOST_CLASSES = 10_000_000
 UsageError: Any = typer.BadParameter.__base__  # click's, or that of the copy of click inside newer versions of typer
 
@@ -104,7 +104,8 @@ def losses(as_json: Annotated[bool, typer.Option("--json", help="Machine-readabl
     if as_json:
         print(json.dumps(rows, indent=2, allow_nan=False, ensure_ascii=False))
         return
-    standard, second = _table("name", "loss l(p) and weight w(p)", "defaults", "facts"), _table(*SECOND)
+    standard = _table("name", "loss l(p) and weight w(p)", "defaults", "facts")
+    second = _table("name", "loss L and second term R", "defaults", "first term")
     for row in rows:
         name, defaults = "\n".join(row["names"]), ", ".join(f"{k}={v}" for k, v in row["hyperparameters"].items())
         if "weight" in row:
@@ -112,9 +113,10 @@ def losses(as_json: Annotated[bool, typer.Option("--json", help="Machine-readabl
             ratio, peak = row["max_noise_ratio"], {k: float(v) for k, v in row["peak"].items()}
             facts = ", ".join(known), f"noise ratio {ratio:.3g}", "peak {weight:.3g} at {margin:.3g}".format(**peak)
             both = f"l = {row['loss']}\nw = {row['weight']}"
-            standard.add_row(name, both, f"{defaults}\n{row['constraints']}", "\n".join(facts), end_section=True)
+            _add(standard, name, both, f"{defaults}\n{row['constraints']}", "\n".join(facts))
         else:
-            second.add_row(name, row["loss"], row["primary"], row["regularizer"], defaults, end_section=True)
+            both = f"L = {row['loss']}\nR = {row['regularizer']}"
+            _add(second, name, both, f"{defaults}\n{row['constraints']}", row["primary"])
     for title, table in (("Standard form", standard), ("With a second term", second)):
         if table.row_count:
             _console().print(f"\n[bold]{title}[/bold]", table, sep="\n", highlight=False)
@@ -154,7 +156,8 @@ def weight(
             raise ValueError("--tau belongs to a fix: add --fix scale or --fix shift")
     except (TypeError, ValueError) as error:
         raise UsageError(str(error)) from None
-    answer = _standard(loss, num_classes) if isinstance(loss, Curriculum) else _second_term(loss, num_classes)
+    standard = isinstance(loss, Curriculum)
+    answer = _standard(loss, num_classes) if standard else _second_term(loss, num_classes, out is not None)
     if out is not None:
         _draw(out, original, loss, num_classes, answer)
     if as_json:
@@ -193,15 +196,25 @@ def _standard(curriculum: Curriculum, num_classes: int) -> _Answer:
     return _Answer(initial.underfitting(curriculum, initial_margins=margins), margins, weights)
 
 
-def _second_term(loss: Any, num_classes: int) -> _Answer:
+def _second_term(loss: Any, num_classes: int, drawn: bool) -> _Answer:
     """Measured, since it is no function of the margin: over initial logits, and over others that favour the label."""
     generator = torch.Generator().manual_seed(0)
-    count = max(8, min(1000, initial.CHUNK // num_classes))
+    count = max(4, min(1000, initial.CHUNK // num_classes))
     logits = torch.randn(count, num_classes, generator=generator)
     target = torch.randint(num_classes, (count,), generator=generator)
-    first = decompose(loss.per_sample, logits, target)
-    logits[range(count), target] += torch.linspace(-3, 5 + math.log(num_classes), count)
-    spread = decompose(loss.per_sample, logits, target)
+    company = target[:32]
+
+    def in_company(logits: Tensor, target: Tensor) -> Tensor:
+        """Peer loss needs other samples to draw labels from."""
+        others = logits.new_zeros(len(company), num_classes)
+        losses: Tensor = loss.per_sample(torch.cat([logits, others]), torch.cat([target, company]))
+        return losses[: len(target)] / loss.unit_weight
+
+    with torch.random.fork_rng([]):
+        torch.manual_seed(0)
+        first = decompose(in_company, logits, target)
+        logits[range(count), target] += torch.linspace(-3, 5 + math.log(num_classes), count)
+        spread = decompose(in_company, logits, target) if drawn else None
     mean, cross_entropy = float(first.weight.mean()), float(CE().weight(first.margin).mean())
     share = mean / cross_entropy
     sentence = (
@@ -293,15 +306,16 @@ def _names() -> list[list[str]]:
 def _facts(names: list[str]) -> dict[str, Any]:
     loss = registry.get(names[0])
     parameters = inspect.signature(registry.factory(names[0])).parameters.values()
-    shown = {x.name: x.default if isinstance(x.default, (int, float)) else str(x.default) for x in parameters}
-    facts = {"name": names[0], "names": names, "hyperparameters": shown, "loss": loss.formula}
+    plain = (int, float, type(None))
+    shown = {x.name: x.default if isinstance(x.default, plain) else str(x.default) for x in parameters}
+    facts = {"name": names[0], "names": names, "hyperparameters": shown, "constraints": loss.constraints}
+    facts["loss"] = loss.formula
     if not isinstance(loss, Curriculum):
         return {**facts, "primary": repr(loss.primary), "regularizer": loss.regularizer}
     peak = loss.peak
     return {
         **facts,
         "weight": loss.weight_formula,
-        "constraints": loss.constraints,
         "bounded": loss.bounded,
         "symmetric": loss.symmetric,
         "max_noise_ratio": loss.max_noise_ratio,
@@ -312,6 +326,11 @@ def _facts(names: list[str]) -> dict[str, Any]:
 
 def _label(loss: Any) -> str:
     return initial.describe(loss) if isinstance(loss, Curriculum) else repr(loss)
+
+
+def _add(table: Table, *cells: str) -> None:
+    """A row as it is: what is in brackets, as in p[y], is no markup."""
+    table.add_row(*map(Text, cells), end_section=True)
 
 
 def _table(*columns: str, justify: Any = "left") -> Table:

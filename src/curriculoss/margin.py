@@ -197,9 +197,8 @@ def walk(rows: int, numbers: int, block: int) -> Iterator[slice]:
         yield slice(start, min(rows, start + size))
 
 
-def _others(block: Tensor, index: Tensor) -> tuple[Tensor, Tensor]:
-    """`top` and `total`; the block of logits becomes exp(s_i − top), with 0 for the labels in `index`."""
-    block.scatter_(1, index, -math.inf)
+def _others(block: Tensor) -> tuple[Tensor, Tensor]:
+    """`top` and `total`; the block of logits, with -inf for the labels, becomes exp(s_i − top)."""
     # With every other class masked the largest is -inf, and -inf − -inf would be NaN.
     top = block.amax(1, keepdim=True).clamp_(min=torch.finfo(block.dtype).min)
     return top, exp_(block.sub_(top)).sum(1, keepdim=True)
@@ -270,9 +269,9 @@ class _SoftMargin(Function):
     ) -> tuple[Tensor, ...]:
         index, ignored = class_index(target, logits.shape[1], ignore_index)
         dtype = accurate(logits.dtype)
-        block = logits.clone() if logits.dtype == dtype else logits.to(dtype)
-        label = block.gather(1, index)
-        top, total = _others(block, index)
+        label = logits.gather(1, index).to(dtype)
+        block = logits.scatter(1, index, -math.inf).to(dtype)
+        top, total = _others(block)
         margin = _margin(label, top, total, ignored)
         q = block.div_(total.clamp_(min=1))  # it is at least 1, or 0 where there is no other class
         return _with_losses((margin, q), ignored, shape, scale, reduction)
@@ -324,7 +323,7 @@ def _read(
     for rows in slices:
         block, labels = fill(rows), index[rows]
         label = block.gather(1, labels)
-        parts.append((label, *_others(block, labels)))
+        parts.append((label, *_others(block.scatter_(1, labels, -math.inf))))
     label, top, total = (torch.cat(part) for part in zip(*parts, strict=True))
     return _margin(label, top, total, ignored), top, total
 

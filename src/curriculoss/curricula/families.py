@@ -14,6 +14,17 @@ from curriculoss.curricula.base import Curriculum, Peak
 from curriculoss.curricula.registry import register
 
 
+def _bell(margin: Tensor, exponent: Tensor, factor: float) -> Tensor:
+    """p (1 − p) e^(factor·exponent), formed as one power of e: p alone may underflow where the product does not."""
+    return (logsigmoid(margin) + logsigmoid(-margin)).add(exponent, alpha=factor).exp()
+
+
+def _split(margin: Tensor) -> tuple[Tensor, Tensor]:
+    """The margin as near + rest with e^(−rest) = tail, for losses that fall like e^(−Δ) beyond 300: so that 1 − p does
+    not underflow before it meets a large factor."""
+    return margin.clamp(max=300.0), (300.0 - margin.clamp(min=300.0)).exp()
+
+
 @register("ce")
 @dataclass(frozen=True)
 class CE(Curriculum):
@@ -63,8 +74,9 @@ class FL(Curriculum):
 
     def _weight(self, margin: Tensor) -> Tensor:
         # p underflows long before Δ = −1000: the clamp only keeps a masked label's Δ = −∞ from giving 0·∞.
-        unsure = torch.sigmoid(margin) * -logsigmoid(margin.clamp(min=-1e3))
-        return (self.q * logsigmoid(-margin)).exp() * (torch.sigmoid(-margin) + self.q * unsure)
+        log_p, other = logsigmoid(margin.clamp(min=-1e3)), -margin
+        unsure = torch.addcmul(torch.sigmoid(other), torch.sigmoid(margin), log_p, value=-self.q)
+        return (self.q * logsigmoid(other)).exp() * unsure
 
     @cached_property
     def peak(self) -> Peak:
@@ -131,12 +143,13 @@ class AUL(Curriculum):
         return self.a > 1 and self.q > 0
 
     def _loss(self, margin: Tensor) -> Tensor:
-        c = torch.sigmoid(-margin)
-        return (self.a - 1 + c) ** self.q * -torch.expm1(-self.q * torch.log1p(c / (self.a - 1))) / self.q
+        near, tail = _split(margin)
+        c = torch.sigmoid(-near)
+        ratio = torch.log1p(c / (self.a - 1))  # log of (a − p)/(a − 1)
+        return (self.a - 1 + c) ** self.q * torch.expm1(-self.q * ratio) * (-1 / self.q) * tail
 
     def _weight(self, margin: Tensor) -> Tensor:
-        c = torch.sigmoid(-margin)
-        return torch.sigmoid(margin) * c * (self.a - 1 + c) ** (self.q - 1)
+        return _bell(margin, torch.log(self.a - 1 + torch.sigmoid(-margin)), self.q - 1)
 
     @cached_property
     def peak(self) -> Peak:
@@ -176,12 +189,12 @@ class AGCE(Curriculum):
         return self.a > 0 and self.q > 0
 
     def _loss(self, margin: Tensor) -> Tensor:
-        ratio = torch.sigmoid(-margin) / (self.a + torch.sigmoid(margin))  # (a + 1)/(a + p) − 1
-        return (self.a + 1) ** self.q * -torch.expm1(-self.q * torch.log1p(ratio)) / self.q
+        near, tail = _split(margin)
+        ratio = torch.log1p(torch.sigmoid(-near) / (self.a + torch.sigmoid(near)))  # log of (a + 1)/(a + p)
+        return torch.expm1(-self.q * ratio) * (-((self.a + 1) ** self.q) / self.q) * tail
 
     def _weight(self, margin: Tensor) -> Tensor:
-        p = torch.sigmoid(margin)
-        return p * torch.sigmoid(-margin) * (self.a + p) ** (self.q - 1)
+        return _bell(margin, torch.log(self.a + torch.sigmoid(margin)), self.q - 1)
 
     @cached_property
     def peak(self) -> Peak:
@@ -225,8 +238,7 @@ class AEL(Curriculum):
         return (-torch.sigmoid(margin) / self.q).exp()
 
     def _weight(self, margin: Tensor) -> Tensor:
-        p = torch.sigmoid(margin)
-        return p * torch.sigmoid(-margin) * (-p / self.q).exp() / self.q
+        return _bell(margin, torch.sigmoid(margin) + self.q * math.log(self.q), -1 / self.q)
 
     @cached_property
     def peak(self) -> Peak:
@@ -260,7 +272,8 @@ class GCE(Curriculum):
         return 0 < self.q <= 1
 
     def _loss(self, margin: Tensor) -> Tensor:
-        return -torch.expm1(self.q * logsigmoid(margin)) / self.q
+        near, tail = _split(margin)
+        return torch.expm1(self.q * logsigmoid(near)) * (-1 / self.q) * tail
 
     def _weight(self, margin: Tensor) -> Tensor:
         return (self.q * logsigmoid(margin)).exp() * torch.sigmoid(-margin)

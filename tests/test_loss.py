@@ -1,0 +1,467 @@
+"""RobustLoss: the conventions of F.cross_entropy for every loss, its two scales, and what may be done with the module."""
+
+from __future__ import annotations
+
+import copy
+import math
+import pickle
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.autograd import gradcheck, gradgradcheck
+from torch.nn import functional as F
+from torch.testing import assert_close
+
+from curriculoss import (
+    AUL,
+    CE,
+    FL,
+    GCE,
+    GLS,
+    MAE,
+    NCE,
+    RobustLoss,
+    Scaled,
+    Shifted,
+    available,
+    fix,
+    get,
+    margin,
+    regularized,
+    soft_margin,
+)
+from curriculoss.curricula import Curriculum, Designed
+from tests.reference import Largest, draw, gradient, labels
+
+F64 = torch.float64
+REDUCTIONS = ("mean", "sum", "none")
+EVERY = {name: get(name) for name in available() if name != "rce"}  # it is mae
+CURRICULA = [loss for loss in EVERY.values() if isinstance(loss, Curriculum)]
+CURRICULA += [Scaled(MAE(), 0.3), Shifted(GCE(0.5), 2.0), Designed(torch.sigmoid)]
+every_loss = pytest.mark.parametrize("loss", EVERY.values(), ids=EVERY.keys())
+every_fixed_loss = pytest.mark.parametrize(  # peer draws anew at each call
+    "loss", [loss for name, loss in EVERY.items() if name != "peer"], ids=[name for name in EVERY if name != "peer"]
+)
+every_curriculum = pytest.mark.parametrize("curriculum", CURRICULA, ids=lambda c: type(c).__name__)
+every_reduction = pytest.mark.parametrize("reduction", REDUCTIONS)
+# the compiler uses what torch itself has deprecated
+compiles = pytest.mark.filterwarnings("ignore::DeprecationWarning:torch")
+
+
+def batch(shape: tuple[int, ...], kind: str, dtype: torch.dtype = F64) -> tuple[Tensor, Tensor]:
+    """Logits, and as target: class indices, indices with ignored samples among them, or probabilities."""
+    logits = draw(*shape, dtype=dtype)
+    sites = shape[:1] + shape[2:] if len(shape) > 1 else ()
+    if kind == "probabilities":
+        return logits, draw(*shape, seed=5, scale=1.0).softmax(min(1, len(shape) - 1)).to(dtype)
+    target = labels(*sites, num_classes=shape[1] if len(shape) > 1 else shape[0])
+    if kind == "ignored":
+        target[::2] = -100
+    return logits, target
+
+
+def assert_same(ours, theirs, logits: Tensor, rtol: float = 1e-12, atol: float = 1e-14) -> None:
+    """The values, and the gradients of what a caller would weigh them with."""
+    got, true = ours(logits), theirs(logits)
+    assert got.shape == true.shape and got.dtype == true.dtype
+    assert_close(got, true, rtol=rtol, atol=atol, equal_nan=True)
+    up = torch.linspace(0.5, 2.0, true.numel(), dtype=true.dtype).reshape(true.shape)
+    assert_close(*(gradient(lambda x, f=f: f(x) * up, logits)[0] for f in (ours, theirs)), rtol=rtol, atol=atol)
+
+
+# ---- F.cross_entropy ----
+
+KINDS = ("indices", "ignored", "probabilities")
+CASES = [(shape, kind) for shape in ((8, 6), (4, 6, 3, 2)) for kind in KINDS]
+CASES += [((6,), "indices"), ((6,), "probabilities")]
+
+
+@every_reduction
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize(("shape", "kind"), CASES, ids=str)
+def test_ce_is_cross_entropy(shape, kind, weighted, reduction):
+    logits, target = batch(shape, kind)
+    weight = torch.linspace(0.2, 3.0, 6, dtype=F64) if weighted else None
+    assert_same(
+        lambda x: RobustLoss(CE(), reduction=reduction, class_weight=weight)(x, target),
+        lambda x: F.cross_entropy(x, target, weight, reduction=reduction),
+        logits,
+    )
+
+
+@every_reduction
+@pytest.mark.parametrize("alpha", [0.0, 0.1, 0.6, 1.0])
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize(("shape", "kind"), CASES, ids=str)
+def test_gls_is_label_smoothing(shape, kind, weighted, alpha, reduction):
+    logits, target = batch(shape, kind)
+    weight = torch.linspace(0.2, 3.0, 6, dtype=F64) if weighted else None
+    assert_same(
+        lambda x: RobustLoss(GLS(alpha), reduction=reduction, class_weight=weight)(x, target),
+        lambda x: F.cross_entropy(x, target, weight, reduction=reduction, label_smoothing=alpha),
+        logits,
+    )
+
+
+@pytest.mark.parametrize("ignore_index", [-1, 2, 255])
+def test_ignore_index_is_the_callers(ignore_index):
+    logits, target = draw(9, 4), torch.tensor([0, 1, 3, 0, 1, 3, 0, 1, 3])
+    target[::3] = ignore_index
+    for loss in (CE(), GLS(0.0)):
+        assert_same(
+            lambda x, c=RobustLoss(loss, ignore_index=ignore_index): c(x, target),
+            lambda x: F.cross_entropy(x, target, ignore_index=ignore_index),
+            logits,
+        )
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, F64], ids=str)
+@pytest.mark.parametrize("autocast", [False, True])
+@every_loss
+def test_result_has_the_dtype_that_cross_entropy_gives(loss, autocast, dtype):
+    for kind in ("indices", "probabilities"):
+        logits, target = batch((5, 4), kind, dtype)
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=autocast):
+            for reduction in REDUCTIONS:
+                true = F.cross_entropy(logits, target, reduction=reduction)
+                got = RobustLoss(loss, reduction=reduction)(logits, target)
+                assert (got.dtype, got.shape) == (true.dtype, true.shape)
+
+
+def test_trains_under_autocast():
+    layer, inputs, target = nn.Linear(6, 4), draw(9, 6, dtype=torch.float32), labels(9, num_classes=4)
+    grads = []
+    for criterion in (RobustLoss(CE()), nn.CrossEntropyLoss(), lambda x, t: RobustLoss(GLS(0.0))(x, t)):
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            logits = layer(inputs)
+            assert logits.dtype == torch.bfloat16
+            value = criterion(logits, target)
+        grads.append(torch.autograd.grad(value, layer.weight)[0])
+    assert grads[0].dtype == torch.float32
+    for grad in grads[1:]:
+        assert_close(grads[0], grad, rtol=2e-2, atol=1e-3)
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@every_loss
+def test_batch_that_is_ignored_whole_has_no_mean_and_no_gradient(loss, weighted):
+    logits, target = draw(3, 4).requires_grad_(), torch.full((3,), -100)
+    weight = torch.ones(4, dtype=F64) if weighted else None
+    assert F.cross_entropy(logits, target, weight).isnan()
+    for reduction, expected in (("mean", math.nan), ("sum", 0.0), ("none", 0.0)):
+        value = RobustLoss(loss, reduction=reduction, class_weight=weight)(logits, target)
+        true = torch.full(value.shape, expected, dtype=F64)
+        assert_close(value, true, rtol=0, atol=0, equal_nan=True)
+        assert (torch.autograd.grad(value.sum(), logits)[0] == 0).all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32], ids=str)
+@pytest.mark.parametrize("kind", ["indices", "probabilities"])
+@every_loss
+def test_empty_batch_is_answered_as_cross_entropy_does(loss, kind, dtype):
+    for shape in ((0, 5), (0, 5, 3)):
+        logits, target = batch(shape, kind, dtype)
+        for reduction in REDUCTIONS:
+            true = F.cross_entropy(logits.float(), target.float() if kind[0] == "p" else target, reduction=reduction)
+            got = RobustLoss(loss, reduction=reduction)(logits.requires_grad_(), target)
+            assert_close(got, true.to(dtype), rtol=0, atol=0, equal_nan=True)
+            assert torch.autograd.grad(got.sum(), logits)[0].shape == shape
+
+
+# ---- probabilities, class weights ----
+
+
+@every_curriculum
+def test_probabilities_weigh_the_losses_of_all_labels(curriculum):
+    logits, target = batch((6, 5, 2), "probabilities")
+    weight = torch.linspace(0.2, 3.0, 5, dtype=F64)
+
+    def by_definition(x: Tensor, weight: Tensor) -> Tensor:
+        each = [curriculum.loss(soft_margin(x, torch.full((6, 2), i))) for i in range(5)]
+        return sum(target[:, i] * weight[i] * value for i, value in enumerate(each))
+
+    for class_weight in (torch.ones(5, dtype=F64), weight):
+        criterion = RobustLoss(curriculum, reduction="none", normalize=False, class_weight=class_weight)
+        assert_same(lambda x, c=criterion: c(x, target), lambda x, w=class_weight: by_definition(x, w), logits)
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@every_fixed_loss
+def test_one_hot_probabilities_are_class_indices(loss, weighted):
+    logits, target = draw(7, 5, 2), labels(7, 2, num_classes=5)
+    logits[0] *= 20  # margins far from 0
+    weight = torch.linspace(0.2, 3.0, 5, dtype=F64) if weighted else None
+    criterion = RobustLoss(loss, reduction="none", class_weight=weight)
+    one_hot = F.one_hot(target, 5).movedim(-1, 1).double()
+    assert_same(lambda x: criterion(x, one_hot), lambda x: criterion(x, target), logits, rtol=1e-10, atol=1e-13)
+
+
+@every_reduction
+@every_curriculum
+def test_class_weights_weigh_samples_and_their_sum_divides_the_mean(curriculum, reduction):
+    logits, target = batch((8, 5), "ignored")
+    weight = torch.linspace(0.2, 3.0, 5, dtype=F64)
+    kept = target != -100
+
+    def by_definition(x: Tensor) -> Tensor:
+        value = torch.zeros(8, dtype=F64)
+        value[kept] = weight[target[kept]] * curriculum.loss(soft_margin(x, target)[kept]) / curriculum.peak.weight
+        return {"none": value, "sum": value.sum(), "mean": value.sum() / weight[target[kept]].sum()}[reduction]
+
+    criterion = RobustLoss(curriculum, reduction=reduction, class_weight=weight)
+    assert_same(lambda x: criterion(x, target), by_definition, logits)
+
+
+# ---- the two scales ----
+
+
+@every_curriculum
+@pytest.mark.parametrize("weight", [None, torch.ones(9, dtype=F64)], ids=["one step", "step by step"])
+def test_logit_gradient_has_l1_norm_twice_the_weight(curriculum, weight):
+    logits, target = draw(60, 9, scale=5.0), labels(60, num_classes=9)
+    criterion = RobustLoss(curriculum, reduction="none", normalize=False, class_weight=weight)
+    (grad,) = gradient(lambda x: criterion(x, target), logits)
+    assert_close(grad.abs().sum(1), 2 * curriculum.weight(soft_margin(logits, target)), rtol=1e-13, atol=0)
+    assert_close(criterion(logits, target), curriculum.loss(soft_margin(logits, target)), rtol=1e-14, atol=0)
+
+
+@every_curriculum
+def test_largest_weight_is_one_after_normalisation(curriculum):
+    top = max(min(curriculum.peak.margin, 1e4), -1e4)
+    margins = torch.cat([torch.linspace(-60, 60, 2001, dtype=F64), torch.tensor([top, -1e4, 1e4], dtype=F64)])
+    logits, target = torch.stack([margins, torch.zeros_like(margins)], 1), torch.zeros(len(margins), dtype=torch.int64)
+    criterion = RobustLoss(curriculum, reduction="none")
+    weight = gradient(lambda x: criterion(x, target), logits)[0].abs().sum(1) / 2
+    assert (weight <= 1 + 1e-12).all()
+    assert_close(weight.max().item(), 1.0, rtol=1e-12, atol=0)
+    plain = RobustLoss(curriculum, reduction="none", normalize=False)(logits, target)
+    assert_close(criterion(logits, target) * curriculum.peak.weight, plain, rtol=1e-14, atol=0)
+
+
+# ---- the module ----
+
+
+def test_class_weight_is_a_buffer():
+    criterion = RobustLoss(MAE(), class_weight=torch.tensor([1.0, 2.0, 3.0]))
+    assert dict(criterion.state_dict()) == {"class_weight": criterion.class_weight}
+    other = RobustLoss(MAE(), class_weight=torch.ones(3))
+    other.load_state_dict(criterion.state_dict())
+    assert other.class_weight.tolist() == [1.0, 2.0, 3.0]
+    assert criterion.to(F64).class_weight.dtype == F64 and not list(criterion.parameters())
+    assert dict(RobustLoss(MAE()).state_dict()) == {}
+
+
+@every_loss
+def test_copies_compute_the_same(loss):
+    logits, target = batch((6, 5), "ignored")
+    criterion = RobustLoss(loss, reduction="sum", class_weight=torch.linspace(1, 2, 5, dtype=F64), normalize=False)
+    for twin in (copy.deepcopy(criterion), pickle.loads(pickle.dumps(criterion))):
+        assert twin is not criterion and twin.loss == loss and repr(twin) == repr(criterion)
+        with torch.random.fork_rng():
+            values = []
+            for module in (criterion, twin):
+                torch.manual_seed(0)
+                values.append(module(logits, target))
+        assert torch.equal(*values)
+
+
+def test_module_shows_its_loss():
+    assert repr(RobustLoss(GCE(0.7))) == "RobustLoss(GCE(q=0.7), reduction='mean', normalize=True)"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "options", "error", "message"),
+    [
+        ((MAE,), {}, TypeError, r"expects a loss such as MAE\(\) or get\('mae'\), got <class '.*MAE'>"),
+        (("mae",), {}, TypeError, "expects a loss such as .*, got 'mae'"),
+        ((CE(),), {"reduction": "avg"}, ValueError, "expects reduction 'mean', 'sum' or 'none', got 'avg'"),
+        ((CE(),), {"reduction": None}, ValueError, "expects reduction 'mean', 'sum' or 'none', got None"),
+        ((CE(),), {"class_weight": torch.ones(2, 2)}, ValueError, "class_weight as K floating-point numbers, got"),
+        ((CE(),), {"class_weight": torch.tensor([1, 2])}, ValueError, "class_weight as K floating-point numbers, got"),
+        ((CE(), "sum"), {}, TypeError, "positional argument"),
+    ],
+)
+def test_wrong_loss_or_option_is_refused(arguments, options, error, message):
+    with pytest.raises(error, match=message):
+        RobustLoss(*arguments, **options)
+
+
+ZEROS = torch.zeros(4, dtype=torch.int64)
+
+
+@pytest.mark.parametrize("loss", [MAE(), NCE()], ids=repr)
+@pytest.mark.parametrize(
+    ("logits", "target", "error", "message"),
+    [
+        (torch.zeros(4, 3), ZEROS[:3], ValueError, r"RobustLoss expects .* got logits \(4, 3\) and target \(3,\)"),
+        (torch.zeros(4, 3), torch.zeros(4, 3).long(), ValueError, r"got logits \(4, 3\) and target \(4, 3\)"),
+        (torch.zeros(4, 3, 2), torch.zeros(4, 3).long(), ValueError, r"got logits \(4, 3, 2\) and target \(4, 3\)"),
+        (torch.zeros(4, 3), torch.zeros(4, 2), TypeError, "int64 class indices as target, got torch.float32"),
+        (torch.zeros(4, 3), ZEROS.int(), TypeError, "int64 class indices as target, got torch.int32"),
+        (torch.zeros(4, 3).long(), ZEROS, TypeError, "RobustLoss expects floating-point logits, got torch.int64"),
+        (torch.zeros(4, 3), ZEROS + 3, ValueError, r"from 0 to 2 \(or ignore_index=-100\) as target, got 3"),
+        (torch.zeros(4, 3), ZEROS - 1, ValueError, "as target, got -1"),
+        (torch.zeros(3), torch.tensor(3), ValueError, "from 0 to 2 .* as target, got 3"),
+        (torch.zeros(4, 1), ZEROS, ValueError, "at least 2 classes, got K=1"),
+        (torch.zeros(4, 1), torch.ones(4, 1), ValueError, "at least 2 classes, got K=1"),
+        (torch.zeros(4, 1, 2), torch.ones(4, 1, 2), ValueError, "at least 2 classes, got K=1"),
+        (torch.zeros(1), torch.ones(1), ValueError, "at least 2 classes, got K=1"),
+        (torch.tensor(0.0), torch.tensor(1.0), TypeError, "int64 class indices as target, got torch.float32"),
+    ],
+)
+def test_wrong_input_is_refused_with_what_came(loss, logits, target, error, message):
+    with pytest.raises(error, match=message):
+        RobustLoss(loss)(logits, target)
+    if logits.dim() > 1 and logits.shape[1] == 3:
+        with pytest.raises(error, match=message):
+            RobustLoss(loss, class_weight=torch.ones(3))(logits, target)
+
+
+def test_class_weights_are_as_many_as_classes():
+    criterion = RobustLoss(CE(), class_weight=torch.ones(4))
+    with pytest.raises(ValueError, match=r"logits of 4 classes, as many as class_weight has, got \(2, 5\)"):
+        criterion(torch.zeros(2, 5), ZEROS[:2])
+    with pytest.raises(ValueError, match=r"logits of 4 classes, as many as class_weight has, got \(3,\)"):
+        criterion(torch.zeros(3), ZEROS[0])
+    with pytest.raises(ValueError, match="4 classes, as many as class_weight has"):
+        criterion.linear(torch.zeros(2, 3), torch.zeros(5, 3), None, ZEROS[:2])
+
+
+# ---- derivatives and transforms ----
+
+
+@every_fixed_loss
+def test_first_and_second_derivatives_check(loss):
+    logits, target = draw(3, 3, scale=1.0).requires_grad_(), torch.tensor([2, -100, 0])
+    probabilities = draw(3, 3, seed=9).softmax(1)
+    weighted = RobustLoss(loss, class_weight=torch.tensor([0.5, 1.0, 2.0], dtype=F64))
+    assert gradcheck(lambda x: RobustLoss(loss, reduction="none")(x, target), (logits,))
+    for function in (lambda x: RobustLoss(loss)(x, target), lambda x: weighted(x, target)):
+        assert gradcheck(function, (logits,)) and gradgradcheck(function, (logits,))
+    assert gradgradcheck(lambda x: weighted(x, probabilities), (logits,), fast_mode=True)
+
+
+@every_fixed_loss
+def test_mapped_gradients_are_those_of_single_samples(loss):
+    logits, target = batch((5, 4), "indices")
+    for labelled in (target, batch((5, 4), "probabilities")[1]):
+        mapped = torch.func.vmap(torch.func.grad(RobustLoss(loss)))(logits, labelled)
+        pairs = zip(logits, labelled, strict=True)
+        single = torch.stack([gradient(lambda x, t=t: RobustLoss(loss)(x, t), row)[0] for row, t in pairs])
+        assert_close(mapped, single, rtol=1e-13, atol=1e-15)
+
+
+@compiles
+@pytest.mark.parametrize(
+    ("losses", "backend"),
+    [
+        ([GCE(0.3), GCE(0.7), GCE(1.0)], "aot_eager"),
+        ([Scaled(MAE(), 0.1), Scaled(MAE(), 0.5), Scaled(MAE(), 2.0)], "aot_eager"),
+        ([NCE(), get("nce+aul", alpha=2.0), get("nce+aul", alpha=3.0)], "inductor"),
+    ],
+    ids=["GCE", "Scaled", "NCE"],
+)
+def test_compiled_loss_is_the_eager_one_with_its_own_hyperparameter(losses, backend):
+    torch._dynamo.reset()
+    logits, target = batch((8, 5), "ignored", torch.float32)
+    for loss in losses:
+        criterion = RobustLoss(loss)
+        compiled = torch.compile(criterion, fullgraph=True, backend=backend)
+        assert_same(lambda x, c=compiled: c(x, target), lambda x, c=criterion: c(x, target), logits, 1e-5, 1e-7)
+
+
+# ---- blocks ----
+
+
+@every_reduction
+@pytest.mark.parametrize("loss", [CE(), FL(2.0), Scaled(MAE(), 0.3), NCE(), GLS(0.2)], ids=repr)
+@pytest.mark.parametrize("dtype", [F64, torch.float32], ids=str)
+def test_walked_blocks_are_one_block(loss, reduction, dtype, monkeypatch):
+    logits, target = batch((16, 5, 2), "ignored", dtype)
+    criterion = RobustLoss(loss, reduction=reduction)
+    whole = criterion(logits, target), gradient(lambda x: criterion(x, target), logits)[0]
+    monkeypatch.setattr(margin, "BLOCK", 8)
+    monkeypatch.setattr(regularized, "BLOCK", 8)
+    with Largest() as largest:
+        value = criterion(logits, target)
+    assert largest.numel < logits.numel()
+    walked = value, gradient(lambda x: criterion(x, target), logits)[0]
+    assert_close(walked, whole, rtol=20 * torch.finfo(dtype).eps, atol=torch.finfo(dtype).eps)
+    assert (walked[1][::2] == 0).all()  # the ignored samples
+
+
+@every_reduction
+@pytest.mark.parametrize("loss", [MAE(), AUL(2.0, 2.0), NCE()], ids=repr)
+def test_derivatives_of_walked_blocks_check(loss, reduction, monkeypatch):
+    monkeypatch.setattr(margin, "BLOCK", 8)
+    monkeypatch.setattr(regularized, "BLOCK", 8)
+    logits, target = draw(4, 3, scale=1.0).requires_grad_(), torch.tensor([2, -100, 0, 1])
+    criterion = RobustLoss(loss, reduction=reduction)
+    assert gradcheck(lambda x: criterion(x, target), (logits,))
+    assert gradgradcheck(lambda x: criterion(x, target), (logits,))
+
+
+# ---- the last linear layer ----
+
+
+@every_reduction
+@every_curriculum
+@pytest.mark.parametrize("weighted", [False, True])
+def test_linear_is_the_loss_of_the_linear_layer(curriculum, weighted, reduction):
+    target, class_weight = batch((8, 5), "ignored")[1], torch.linspace(0.2, 3.0, 5, dtype=F64) if weighted else None
+    inputs = draw(8, 6, scale=1.0), draw(5, 6, seed=2, scale=1.0), draw(5, seed=3, scale=1.0)
+    criterion = RobustLoss(curriculum, reduction=reduction, class_weight=class_weight)
+    up = torch.linspace(0.5, 2.0, 8, dtype=F64) if reduction == "none" else 1.0
+    for given in (inputs, inputs[:2]):  # with a bias, and without
+        fused, plain = (
+            (f(*given), *gradient(lambda *x, f=f: f(*x) * up, *given))
+            for f in (
+                lambda h, w, b=None: criterion.linear(h, w, b, target),
+                lambda h, w, b=None: criterion(F.linear(h, w, b), target),
+            )
+        )
+        assert_close(fused, plain, rtol=1e-11, atol=1e-13)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
+@pytest.mark.parametrize("autocast", [False, True])
+def test_linear_has_the_dtype_and_the_value_of_the_loss_of_the_linear_layer(dtype, autocast):
+    inputs, target = (draw(8, 6, dtype=dtype), draw(5, 6, seed=2, dtype=dtype), None), labels(8, num_classes=5)
+    with torch.autocast("cpu", dtype=torch.bfloat16, enabled=autocast):
+        fused, plain = RobustLoss(MAE()).linear(*inputs, target), RobustLoss(MAE())(F.linear(*inputs), target)
+    assert_close(fused, plain, rtol=torch.finfo(plain.dtype).eps * 4, atol=0)
+
+
+def test_linear_of_an_ignored_batch_has_no_mean_and_no_gradient():
+    inputs = draw(3, 6).requires_grad_(), draw(5, 6, seed=2).requires_grad_()
+    value = RobustLoss(MAE()).linear(*inputs, None, torch.full((3,), -100))
+    assert value.isnan() and all((grad == 0).all() for grad in torch.autograd.grad(value, inputs))
+
+
+def test_linear_refuses_what_is_not_of_the_standard_form():
+    with pytest.raises(TypeError, match=r"linear expects a standard-form loss such as MAE\(\), got NCE\(\)"):
+        RobustLoss(NCE()).linear(torch.zeros(2, 3), torch.zeros(4, 3), None, ZEROS[:2])
+    with pytest.raises(ValueError, match="from 0 to 3 .* as target, got 4"):
+        RobustLoss(MAE()).linear(torch.zeros(4, 3), torch.zeros(4, 3), None, ZEROS + 4)
+
+
+# ---- in a training loop ----
+
+
+def test_takes_the_place_of_cross_entropy_in_a_training_loop():
+    inputs, target = draw(400, 8, scale=1.0, dtype=torch.float32), labels(400, num_classes=20)
+    inputs = inputs + 4 * draw(20, 8, seed=3, scale=1.0, dtype=torch.float32)[target]
+    accuracy = {}
+    fixed = fix(MAE(), "scale", tau=2.6, num_classes=20)
+    for criterion in (nn.CrossEntropyLoss(), RobustLoss(CE()), RobustLoss(fixed), RobustLoss(get("nce+mae"))):
+        layer = nn.Linear(8, 20)
+        nn.init.zeros_(layer.weight), nn.init.zeros_(layer.bias)
+        optimizer = torch.optim.SGD(layer.parameters(), lr=0.3)
+        for _ in range(150):
+            optimizer.zero_grad()
+            criterion(layer(inputs), target).backward()
+            optimizer.step()
+        accuracy[str(criterion)] = (layer(inputs).argmax(1) == target).float().mean().item()
+    theirs, ours, *others = accuracy.values()
+    assert theirs == ours and min(theirs, *others) > 0.9, accuracy
