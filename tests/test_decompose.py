@@ -66,7 +66,7 @@ WEIGHT = torch.linspace(0.5, 2, 7)
 STANDARD: dict[str, Callable[..., Any]] = {
     "F.cross_entropy": F.cross_entropy,
     "nn.CrossEntropyLoss": nn.CrossEntropyLoss(),
-    "sum": nn.CrossEntropyLoss(reduction="sum"),
+    "sum": lambda s, y: F.cross_entropy(s, y, reduction="sum"),
     "public GCE": public_gce,
     "public MAE": PublicMAE(),
     "log(p + 1e-8)": lambda s, y: -(probability(s, y) + 1e-8).log().mean(),
@@ -164,10 +164,11 @@ def test_a_vanishing_gradient_has_no_direction() -> None:
 
 def test_masked_classes_take_no_part() -> None:
     logits = torch.tensor([[1.0, -math.inf, 0.5, 2.0], [0.3, -math.inf, -math.inf, -math.inf]])
-    found = decompose(loss_of(MAE()), logits, torch.tensor([0, 0]))
-    assert found.standard_form
-    assert found.margin[1] == math.inf
-    torch.testing.assert_close(found.weight, MAE().weight(found.margin))
+    for loss, curriculum in ((loss_of(MAE()), MAE()), (F.cross_entropy, CE())):
+        found = decompose(loss, logits, torch.tensor([0, 0]))
+        assert found.standard_form
+        assert found.margin[1] == math.inf
+        torch.testing.assert_close(found.weight, curriculum.weight(found.margin))
 
 
 def test_the_curve_is_sorted_by_margin() -> None:

@@ -13,9 +13,11 @@ from torch.testing import assert_close
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from curriculoss import margin as module
+from curriculoss import linear as module
+from curriculoss import margin
 from curriculoss.curricula import CE, GCE, MAE, Scaled
-from curriculoss.margin import linear_soft_margin, soft_margin
+from curriculoss.linear import linear_soft_margin
+from curriculoss.margin import soft_margin
 from tests.reference import Largest, draw, gradient, labels, naive_margins
 
 F64 = torch.float64
@@ -27,8 +29,8 @@ one_block = pytest.mark.parametrize("block", [None], indirect=True, ids=["one bl
 @pytest.fixture(params=[None, 40], ids=["one block", "many blocks"], autouse=True)
 def block(request, monkeypatch):
     if request.param:
-        monkeypatch.setattr(module, "LINEAR_BLOCK", request.param)
         monkeypatch.setattr(module, "BLOCK", request.param)
+        monkeypatch.setattr(margin, "BLOCK", request.param)
     return request.param
 
 
@@ -97,7 +99,7 @@ def test_half_precision_is_no_worse_than_the_unfused_path(dtype):
 @one_block
 def test_gradient_of_half_precision_weights_gathers_over_many_blocks_in_float32(monkeypatch):
     hidden, weight = torch.ones(600, 2, dtype=torch.bfloat16), torch.zeros(2, 2, dtype=torch.bfloat16)
-    monkeypatch.setattr(module, "LINEAR_BLOCK", 2)
+    monkeypatch.setattr(module, "BLOCK", 2)
     (grad,) = gradient(lambda w: linear_soft_margin(hidden, w, None, torch.zeros(600, dtype=torch.int64)), weight)
     assert grad.tolist() == [[600.0, 600.0], [-600.0, -600.0]]  # in bfloat16, 256 + 1 is 256
 
@@ -198,7 +200,7 @@ def test_no_buffer_is_made_for_what_needs_no_gradient(wanted):
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
 def test_logits_are_never_all_there(monkeypatch, dtype):
-    monkeypatch.setattr(module, "LINEAR_BLOCK", 4 * 700)
+    monkeypatch.setattr(module, "BLOCK", 4 * 700)
     hidden, weight = draw(50, 5, dtype=dtype).requires_grad_(), draw(700, 5, seed=1, dtype=dtype).requires_grad_()
     with Largest() as largest:
         linear_soft_margin(hidden, weight, None, labels(50, num_classes=700)).sum().backward()

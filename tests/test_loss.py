@@ -1,10 +1,11 @@
-"""RobustLoss: the conventions of F.cross_entropy for every loss, its two scales, and what may be done with the module."""
+"""RobustLoss: the conventions of F.cross_entropy for every loss, its two scales, its uses as a module."""
 
 from __future__ import annotations
 
 import copy
 import math
 import pickle
+from itertools import product
 
 import pytest
 import torch
@@ -13,25 +14,8 @@ from torch.autograd import gradcheck, gradgradcheck
 from torch.nn import functional as F
 from torch.testing import assert_close
 
-from curriculoss import (
-    AUL,
-    CE,
-    FL,
-    GCE,
-    GLS,
-    MAE,
-    NCE,
-    RobustLoss,
-    Scaled,
-    Shifted,
-    available,
-    fix,
-    get,
-    margin,
-    regularized,
-    soft_margin,
-)
-from curriculoss.curricula import Curriculum, Designed
+from curriculoss import GLS, NCE, RobustLoss, available, fix, get, margin, regularized, soft_margin
+from curriculoss.curricula import AUL, CE, FL, GCE, MAE, Curriculum, Designed, Scaled, Shifted
 from tests.reference import Largest, draw, gradient, labels
 
 F64 = torch.float64
@@ -57,7 +41,7 @@ def batch(shape: tuple[int, ...], kind: str, dtype: torch.dtype = F64) -> tuple[
         return logits, draw(*shape, seed=5, scale=1.0).softmax(min(1, len(shape) - 1)).to(dtype)
     target = labels(*sites, num_classes=shape[1] if len(shape) > 1 else shape[0])
     if kind == "ignored":
-        target[::2] = -100
+        target[::3] = -100
     return logits, target
 
 
@@ -77,31 +61,20 @@ CASES = [(shape, kind) for shape in ((8, 6), (4, 6, 3, 2)) for kind in KINDS]
 CASES += [((6,), "indices"), ((6,), "probabilities")]
 
 
-@every_reduction
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize(("shape", "kind"), CASES, ids=str)
-def test_ce_is_cross_entropy(shape, kind, weighted, reduction):
+def test_ce_is_cross_entropy_and_gls_its_label_smoothing(shape, kind, weighted):
     logits, target = batch(shape, kind)
     weight = torch.linspace(0.2, 3.0, 6, dtype=F64) if weighted else None
-    assert_same(
-        lambda x: RobustLoss(CE(), reduction=reduction, class_weight=weight)(x, target),
-        lambda x: F.cross_entropy(x, target, weight, reduction=reduction),
-        logits,
-    )
-
-
-@every_reduction
-@pytest.mark.parametrize("alpha", [0.0, 0.1, 0.6, 1.0])
-@pytest.mark.parametrize("weighted", [False, True])
-@pytest.mark.parametrize(("shape", "kind"), CASES, ids=str)
-def test_gls_is_label_smoothing(shape, kind, weighted, alpha, reduction):
-    logits, target = batch(shape, kind)
-    weight = torch.linspace(0.2, 3.0, 6, dtype=F64) if weighted else None
-    assert_same(
-        lambda x: RobustLoss(GLS(alpha), reduction=reduction, class_weight=weight)(x, target),
-        lambda x: F.cross_entropy(x, target, weight, reduction=reduction, label_smoothing=alpha),
-        logits,
-    )
+    for reduction in REDUCTIONS:
+        for loss, smoothing in ((CE(), 0.0), (GLS(0.0), 0.0), (GLS(0.1), 0.1), (GLS(1.0), 1.0)):
+            criterion = RobustLoss(loss, reduction=reduction, class_weight=weight)
+            options = {"reduction": reduction, "label_smoothing": smoothing}
+            assert_same(
+                lambda x, c=criterion: c(x, target),
+                lambda x, o=options: F.cross_entropy(x, target, weight, **o),
+                logits,
+            )
 
 
 @pytest.mark.parametrize("ignore_index", [-1, 2, 255])
@@ -109,38 +82,12 @@ def test_ignore_index_is_the_callers(ignore_index):
     logits, target = draw(9, 4), torch.tensor([0, 1, 3, 0, 1, 3, 0, 1, 3])
     target[::3] = ignore_index
     for loss in (CE(), GLS(0.0)):
+        criterion = RobustLoss(loss, ignore_index=ignore_index)
         assert_same(
-            lambda x, c=RobustLoss(loss, ignore_index=ignore_index): c(x, target),
+            lambda x, c=criterion: c(x, target),
             lambda x: F.cross_entropy(x, target, ignore_index=ignore_index),
             logits,
         )
-
-
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, F64], ids=str)
-@pytest.mark.parametrize("autocast", [False, True])
-@every_loss
-def test_result_has_the_dtype_that_cross_entropy_gives(loss, autocast, dtype):
-    for kind in ("indices", "probabilities"):
-        logits, target = batch((5, 4), kind, dtype)
-        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=autocast):
-            for reduction in REDUCTIONS:
-                true = F.cross_entropy(logits, target, reduction=reduction)
-                got = RobustLoss(loss, reduction=reduction)(logits, target)
-                assert (got.dtype, got.shape) == (true.dtype, true.shape)
-
-
-def test_trains_under_autocast():
-    layer, inputs, target = nn.Linear(6, 4), draw(9, 6, dtype=torch.float32), labels(9, num_classes=4)
-    grads = []
-    for criterion in (RobustLoss(CE()), nn.CrossEntropyLoss(), lambda x, t: RobustLoss(GLS(0.0))(x, t)):
-        with torch.autocast("cpu", dtype=torch.bfloat16):
-            logits = layer(inputs)
-            assert logits.dtype == torch.bfloat16
-            value = criterion(logits, target)
-        grads.append(torch.autograd.grad(value, layer.weight)[0])
-    assert grads[0].dtype == torch.float32
-    for grad in grads[1:]:
-        assert_close(grads[0], grad, rtol=2e-2, atol=1e-3)
 
 
 @pytest.mark.parametrize("weighted", [False, True])
@@ -157,10 +104,9 @@ def test_batch_that_is_ignored_whole_has_no_mean_and_no_gradient(loss, weighted)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32], ids=str)
-@pytest.mark.parametrize("kind", ["indices", "probabilities"])
 @every_loss
-def test_empty_batch_is_answered_as_cross_entropy_does(loss, kind, dtype):
-    for shape in ((0, 5), (0, 5, 3)):
+def test_empty_batch_is_answered_as_cross_entropy_does(loss, dtype):
+    for shape, kind in product(((0, 5), (0, 5, 3)), ("indices", "probabilities")):
         logits, target = batch(shape, kind, dtype)
         for reduction in REDUCTIONS:
             true = F.cross_entropy(logits.float(), target.float() if kind[0] == "p" else target, reduction=reduction)
@@ -244,7 +190,7 @@ def test_largest_weight_is_one_after_normalisation(curriculum):
 
 def test_class_weight_is_a_buffer():
     criterion = RobustLoss(MAE(), class_weight=torch.tensor([1.0, 2.0, 3.0]))
-    assert dict(criterion.state_dict()) == {"class_weight": criterion.class_weight}
+    assert list(criterion.state_dict()) == ["class_weight"]
     other = RobustLoss(MAE(), class_weight=torch.ones(3))
     other.load_state_dict(criterion.state_dict())
     assert other.class_weight.tolist() == [1.0, 2.0, 3.0]
@@ -264,9 +210,6 @@ def test_copies_compute_the_same(loss):
                 torch.manual_seed(0)
                 values.append(module(logits, target))
         assert torch.equal(*values)
-
-
-def test_module_shows_its_loss():
     assert repr(RobustLoss(GCE(0.7))) == "RobustLoss(GCE(q=0.7), reduction='mean', normalize=True)"
 
 
@@ -337,9 +280,10 @@ def test_first_and_second_derivatives_check(loss):
     probabilities = draw(3, 3, seed=9).softmax(1)
     weighted = RobustLoss(loss, class_weight=torch.tensor([0.5, 1.0, 2.0], dtype=F64))
     assert gradcheck(lambda x: RobustLoss(loss, reduction="none")(x, target), (logits,))
-    for function in (lambda x: RobustLoss(loss)(x, target), lambda x: weighted(x, target)):
-        assert gradcheck(function, (logits,)) and gradgradcheck(function, (logits,))
-    assert gradgradcheck(lambda x: weighted(x, probabilities), (logits,), fast_mode=True)
+    assert gradgradcheck(lambda x: RobustLoss(loss)(x, target), (logits,))
+    for labelled in (target, probabilities):
+        assert gradcheck(lambda x, t=labelled: weighted(x, t), (logits,), fast_mode=True)
+        assert gradgradcheck(lambda x, t=labelled: weighted(x, t), (logits,), fast_mode=True)
 
 
 @every_fixed_loss
@@ -358,9 +302,10 @@ def test_mapped_gradients_are_those_of_single_samples(loss):
     [
         ([GCE(0.3), GCE(0.7), GCE(1.0)], "aot_eager"),
         ([Scaled(MAE(), 0.1), Scaled(MAE(), 0.5), Scaled(MAE(), 2.0)], "aot_eager"),
-        ([NCE(), get("nce+aul", alpha=2.0), get("nce+aul", alpha=3.0)], "inductor"),
+        ([get("nce+mae", q=0.1), get("nce+mae", q=0.5)], "aot_eager"),
+        ([NCE()], "inductor"),
     ],
-    ids=["GCE", "Scaled", "NCE"],
+    ids=["GCE", "Scaled", "NCE+MAE", "NCE"],
 )
 def test_compiled_loss_is_the_eager_one_with_its_own_hyperparameter(losses, backend):
     torch._dynamo.reset()
@@ -388,11 +333,10 @@ def test_walked_blocks_are_one_block(loss, reduction, dtype, monkeypatch):
     assert largest.numel < logits.numel()
     walked = value, gradient(lambda x: criterion(x, target), logits)[0]
     assert_close(walked, whole, rtol=20 * torch.finfo(dtype).eps, atol=torch.finfo(dtype).eps)
-    assert (walked[1][::2] == 0).all()  # the ignored samples
+    assert (walked[1][::3] == 0).all()  # the ignored samples
 
 
-@every_reduction
-@pytest.mark.parametrize("loss", [MAE(), AUL(2.0, 2.0), NCE()], ids=repr)
+@pytest.mark.parametrize(("loss", "reduction"), [(MAE(), "mean"), (AUL(2.0, 2.0), "sum"), (NCE(), "none")], ids=str)
 def test_derivatives_of_walked_blocks_check(loss, reduction, monkeypatch):
     monkeypatch.setattr(margin, "BLOCK", 8)
     monkeypatch.setattr(regularized, "BLOCK", 8)
@@ -405,32 +349,20 @@ def test_derivatives_of_walked_blocks_check(loss, reduction, monkeypatch):
 # ---- the last linear layer ----
 
 
-@every_reduction
-@every_curriculum
 @pytest.mark.parametrize("weighted", [False, True])
-def test_linear_is_the_loss_of_the_linear_layer(curriculum, weighted, reduction):
+@every_curriculum
+def test_linear_is_the_loss_of_the_linear_layer(curriculum, weighted):
     target, class_weight = batch((8, 5), "ignored")[1], torch.linspace(0.2, 3.0, 5, dtype=F64) if weighted else None
     inputs = draw(8, 6, scale=1.0), draw(5, 6, seed=2, scale=1.0), draw(5, seed=3, scale=1.0)
-    criterion = RobustLoss(curriculum, reduction=reduction, class_weight=class_weight)
-    up = torch.linspace(0.5, 2.0, 8, dtype=F64) if reduction == "none" else 1.0
-    for given in (inputs, inputs[:2]):  # with a bias, and without
-        fused, plain = (
-            (f(*given), *gradient(lambda *x, f=f: f(*x) * up, *given))
-            for f in (
-                lambda h, w, b=None: criterion.linear(h, w, b, target),
-                lambda h, w, b=None: criterion(F.linear(h, w, b), target),
-            )
+    for reduction, given in product(REDUCTIONS, (inputs, inputs[:2])):  # with a bias, and without
+        criterion = RobustLoss(curriculum, reduction=reduction, class_weight=class_weight)
+        up = torch.linspace(0.5, 2.0, 8, dtype=F64) if reduction == "none" else 1.0
+        paths = (
+            lambda h, w, b=None, c=criterion: c.linear(h, w, b, target),
+            lambda h, w, b=None, c=criterion: c(F.linear(h, w, b), target),
         )
+        fused, plain = ((f(*given), *gradient(lambda *x, f=f, up=up: f(*x) * up, *given)) for f in paths)
         assert_close(fused, plain, rtol=1e-11, atol=1e-13)
-
-
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
-@pytest.mark.parametrize("autocast", [False, True])
-def test_linear_has_the_dtype_and_the_value_of_the_loss_of_the_linear_layer(dtype, autocast):
-    inputs, target = (draw(8, 6, dtype=dtype), draw(5, 6, seed=2, dtype=dtype), None), labels(8, num_classes=5)
-    with torch.autocast("cpu", dtype=torch.bfloat16, enabled=autocast):
-        fused, plain = RobustLoss(MAE()).linear(*inputs, target), RobustLoss(MAE())(F.linear(*inputs), target)
-    assert_close(fused, plain, rtol=torch.finfo(plain.dtype).eps * 4, atol=0)
 
 
 def test_linear_of_an_ignored_batch_has_no_mean_and_no_gradient():
@@ -442,7 +374,7 @@ def test_linear_of_an_ignored_batch_has_no_mean_and_no_gradient():
 def test_linear_refuses_what_is_not_of_the_standard_form():
     with pytest.raises(TypeError, match=r"linear expects a standard-form loss such as MAE\(\), got NCE\(\)"):
         RobustLoss(NCE()).linear(torch.zeros(2, 3), torch.zeros(4, 3), None, ZEROS[:2])
-    with pytest.raises(ValueError, match="from 0 to 3 .* as target, got 4"):
+    with pytest.raises(ValueError, match=r"from 0 to 3 .* as target, got 4"):
         RobustLoss(MAE()).linear(torch.zeros(4, 3), torch.zeros(4, 3), None, ZEROS + 4)
 
 
@@ -450,18 +382,18 @@ def test_linear_refuses_what_is_not_of_the_standard_form():
 
 
 def test_takes_the_place_of_cross_entropy_in_a_training_loop():
-    inputs, target = draw(400, 8, scale=1.0, dtype=torch.float32), labels(400, num_classes=20)
-    inputs = inputs + 4 * draw(20, 8, seed=3, scale=1.0, dtype=torch.float32)[target]
-    accuracy = {}
-    fixed = fix(MAE(), "scale", tau=2.6, num_classes=20)
-    for criterion in (nn.CrossEntropyLoss(), RobustLoss(CE()), RobustLoss(fixed), RobustLoss(get("nce+mae"))):
+    target = labels(100, num_classes=20)
+    inputs = draw(100, 8, scale=1.0, dtype=torch.float32) + draw(20, 8, seed=3, scale=4.0, dtype=torch.float32)[target]
+    accuracy = []
+    fixed = RobustLoss(fix(MAE(), "scale", tau=2.6, num_classes=20))
+    for criterion in (nn.CrossEntropyLoss(), RobustLoss(CE()), fixed):
         layer = nn.Linear(8, 20)
         nn.init.zeros_(layer.weight), nn.init.zeros_(layer.bias)
-        optimizer = torch.optim.SGD(layer.parameters(), lr=0.3)
-        for _ in range(150):
-            optimizer.zero_grad()
+        for _ in range(40):
             criterion(layer(inputs), target).backward()
-            optimizer.step()
-        accuracy[str(criterion)] = (layer(inputs).argmax(1) == target).float().mean().item()
-    theirs, ours, *others = accuracy.values()
-    assert theirs == ours and min(theirs, *others) > 0.9, accuracy
+            for parameter in layer.parameters():
+                parameter.data -= 0.3 * parameter.grad
+                parameter.grad = None
+        accuracy.append((layer(inputs).argmax(1) == target).float().mean().item())
+    theirs, ours, scaled = accuracy
+    assert theirs == ours > 0.9 and scaled > 0.9

@@ -21,8 +21,9 @@ from curriculoss.curricula import (
 )
 from curriculoss.decompose import Decomposition, decompose
 from curriculoss.initial import expected_initial_margin, fix, measure_initial_margins, simulate_initial_margins
+from curriculoss.linear import linear_soft_margin
 from curriculoss.loss import RobustLoss
-from curriculoss.margin import linear_soft_margin, soft_margin
+from curriculoss.margin import soft_margin
 from curriculoss.regularized import CR, GLS, MSE, NCE, ActivePassive, Parts, PeerLoss
 
 __version__ = "0.1.0"

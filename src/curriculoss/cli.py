@@ -202,13 +202,13 @@ def _second_term(loss: Any, num_classes: int, drawn: bool) -> _Answer:
     count = max(4, min(1000, initial.CHUNK // num_classes))
     logits = torch.randn(count, num_classes, generator=generator)
     target = torch.randint(num_classes, (count,), generator=generator)
-    company = target[:32]
+    company, unit = target[:32], float(loss.unit_weight)
 
     def in_company(logits: Tensor, target: Tensor) -> Tensor:
         """Peer loss needs other samples to draw labels from."""
         others = logits.new_zeros(len(company), num_classes)
         losses: Tensor = loss.per_sample(torch.cat([logits, others]), torch.cat([target, company]))
-        return losses[: len(target)] / loss.unit_weight
+        return losses[: len(target)] / unit
 
     with torch.random.fork_rng([]):
         torch.manual_seed(0)

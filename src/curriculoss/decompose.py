@@ -137,7 +137,7 @@ def _gradients(loss: Loss, logits: Tensor, target: Tensor) -> _Gradients:
     try:
         whole = _call(loss, logits, target)
     # A loss written for one sample may stumble over more; if it is wrong in itself, it will say so again below.
-    except (RuntimeError, TypeError, ValueError, IndexError):
+    except (RuntimeError, TypeError, ValueError):
         return _one_by_one(loss, logits, target)
     each = len(whole.values) == len(logits)
     if each:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from curriculoss.batch import Batch, weight_of
 from curriculoss.curricula import Curriculum
-from curriculoss.margin import check_logits, linear_soft_margin, standard_loss
-from curriculoss.regularized import Batch, Regularized, weight_of
+from curriculoss.linear import linear_soft_margin
+from curriculoss.margin import check_logits, standard_loss
+from curriculoss.regularized import Regularized
 
 REDUCTIONS = ("mean", "sum", "none")
 
@@ -55,7 +57,7 @@ class RobustLoss(nn.Module):
     def forward(self, logits: Tensor, target: Tensor) -> Tensor:
         self._check(logits, target)
         if logits.dim() == 1:
-            value = self(logits.unsqueeze(0), target.unsqueeze(0))
+            value: Tensor = self(logits.unsqueeze(0), target.unsqueeze(0))
             return value.squeeze(0) if self.reduction == "none" else value
         if isinstance(self.loss, Curriculum) and self.class_weight is None and not target.is_floating_point():
             value = standard_loss(

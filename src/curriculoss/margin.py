@@ -6,8 +6,8 @@ With `top` the largest other logit and `total` = Σ_{i≠y} exp(s_i − top),
 
 Leaving the label out of the sum, rather than subtracting it afterwards, is what keeps large margins exact. A batch that
 fits a block keeps q_i = exp(s_i − top)/total for backward in place of its logits. A larger one is walked in blocks of
-rows, keeps `top` and `total`, and computes the exponentials again; there the blocks come from given logits, or from the
-last linear layer, in which case the logits are never stored at all.
+rows, keeps `top` and `total`, and computes the exponentials again; linear.py makes the blocks of that walk from the
+last linear layer, so that the logits are never stored at all.
 """
 
 from __future__ import annotations
@@ -19,11 +19,9 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 from torch.autograd import Function
-from torch.nn import functional as F
 
 # Few large blocks: small ones drown in thread start-up, most of all beside another busy process.
-BLOCK = 2**20  # numbers in a block of given logits; it should stay in the cache
-LINEAR_BLOCK = 2**23  # numbers in a block that a matrix product makes; larger, to keep the product efficient
+BLOCK = 2**20  # numbers in a block; it should stay in the cache
 
 
 class Shape(Protocol):
@@ -67,44 +65,6 @@ def standard_loss(
     return value.sum() if reduction == "sum" else (value / (target != ignore_index).sum()).sum()
 
 
-def linear_soft_margin(
-    hidden: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor, *, ignore_index: int = -100
-) -> Tensor:
-    """`soft_margin(F.linear(hidden, weight, bias), target)` without ever storing the N×K logits.
-
-    `hidden` is (..., H), `weight` (K, H), `bias` (K,) or None, `target` (...). Backward multiplies again
-    instead of remembering, so memory is one block of logits, whatever the number of classes.
-    """
-    for name, value in (("hidden", hidden), ("weight", weight), ("bias", bias)):
-        if value is not None and not (isinstance(value, Tensor) and value.is_floating_point()):
-            raise TypeError(f"linear_soft_margin expects a floating-point {name}, got {_kind(value)}")
-    _check_target(target, "linear_soft_margin")
-    if (
-        weight.dim() != 2
-        or hidden.shape != (*target.shape, weight.shape[1])
-        or (bias is not None and bias.shape != weight.shape[:1])
-    ):
-        raise ValueError(
-            "linear_soft_margin expects hidden (..., H), weight (K, H), bias (K,) or None and target (...), "
-            f"got {tuple(hidden.shape)}, {tuple(weight.shape)}, "
-            f"{None if bias is None else tuple(bias.shape)} and {tuple(target.shape)}"
-        )
-    _check_num_classes(weight.shape[0])
-    device = hidden.device.type
-    if torch.is_autocast_enabled(device):
-        half = torch.get_autocast_dtype(device)
-        hidden, weight, bias = (x if x is None else x.to(half) for x in (hidden, weight, bias))
-    if _mapped():  # a transform wants plain steps
-        logits = F.linear(hidden, weight, bias)
-        return soft_margin(logits.reshape(-1, len(weight)), target.reshape(-1), ignore_index=ignore_index).reshape(
-            target.shape
-        )
-    margin: Tensor = call(
-        _LinearSoftMargin, hidden.reshape(-1, weight.shape[1]), weight, bias, target.reshape(-1), ignore_index
-    )[0]
-    return margin.reshape(target.shape)
-
-
 def class_margins(logits: Tensor, best: Tensor, margin: Tensor) -> Tensor:
     """The margin of every class over all others, in the shape of the (N, K, ...) logits, given that of the best."""
     best = best.unsqueeze(1)
@@ -113,45 +73,46 @@ def class_margins(logits: Tensor, best: Tensor, margin: Tensor) -> Tensor:
     return (log_p - torch.log1p(-log_p.exp())).scatter(1, best, margin.unsqueeze(1))
 
 
-def _kind(value: object) -> str:
+def kind(value: object) -> str:
     return str(value.dtype) if isinstance(value, Tensor) else type(value).__name__
 
 
 def check_logits(logits: Tensor, target: Tensor, caller: str) -> None:
     """Everything about class-index targets that shapes and dtypes tell."""
     if not isinstance(logits, Tensor) or not logits.is_floating_point():
-        raise TypeError(f"{caller} expects floating-point logits, got {_kind(logits)}")
-    _check_target(target, caller)
+        raise TypeError(f"{caller} expects floating-point logits, got {kind(logits)}")
+    check_target(target, caller)
     shape = logits.shape
     if not shape or target.shape != (shape[:1] + shape[2:] if len(shape) > 1 else ()):
         raise ValueError(
             f"{caller} expects logits (N, K), (N, K, d1, ...) or (K,) and a target of that shape without K, "
             f"got logits {tuple(shape)} and target {tuple(target.shape)}"
         )
-    _check_num_classes(shape[1] if len(shape) > 1 else shape[0])
+    check_num_classes(shape[1] if len(shape) > 1 else shape[0])
 
 
-def _check_target(target: Tensor, caller: str) -> None:
+def check_target(target: Tensor, caller: str) -> None:
     if not isinstance(target, Tensor) or target.dtype != torch.int64:
-        raise TypeError(f"{caller} expects int64 class indices as target, got {_kind(target)}")
+        raise TypeError(f"{caller} expects int64 class indices as target, got {kind(target)}")
 
 
-def _check_num_classes(num_classes: int) -> None:
+def check_num_classes(num_classes: int) -> None:
     if num_classes < 2:
         raise ValueError(f"a margin needs at least 2 classes, got K={num_classes}")
 
 
-_mapped: Callable[[], bool] = getattr(torch._C, "_are_functorch_transforms_active", lambda: True)
+mapped: Callable[[], bool] = getattr(torch._C, "_are_functorch_transforms_active", lambda: True)
 
 
 def transformed() -> bool:
     """Whether torch.compile or a transform of torch.func is at work, which read what we do instead of running it."""
-    return torch.compiler.is_compiling() or _mapped()
+    return torch.compiler.is_compiling() or mapped()
 
 
 def call(function: type[Function], *inputs: Any) -> Any:
     """`function.apply(*inputs)`, sparing the 50 µs in which it reads its own signature unless a transform needs it."""
-    return function.apply(*inputs) if transformed() else super(Function, function).apply(*inputs)
+    apply = function.apply if transformed() else getattr(super(Function, function), "apply")  # noqa: B009  mypy
+    return apply(*inputs)
 
 
 def wide(margin: Tensor) -> Tensor:
@@ -171,8 +132,7 @@ def class_index(target: Tensor, num_classes: int, ignore_index: int) -> tuple[Te
     Elsewhere that would mean waiting for the device, and under a transform it is not possible.
     """
     if target.device.type == "cpu" and target.numel() and not transformed():
-        low, high = torch.aminmax(target)
-        low, high = int(low), int(high)
+        low, high = map(int, torch.aminmax(target))
         if 0 <= low and high < num_classes and not low <= ignore_index <= high:
             return target.unsqueeze(1), None
         wrong = target[((target < 0) | (target >= num_classes)) & (target != ignore_index)]
@@ -220,7 +180,7 @@ def _apply(
     return outputs
 
 
-def _with_losses(
+def with_losses(
     outputs: tuple[Tensor, ...], ignored: Tensor | None, shape: Shape | None, scale: float, reduction: str
 ) -> tuple[Tensor, ...]:
     """What a forward returns: the outputs so far, the mask of ignored samples if there is one, what `shape` adds."""
@@ -244,9 +204,11 @@ def _factor(margin: Tensor, ignored: Tensor | None, scale: float, reduction: str
     return scale / margin.numel() if margin.numel() else math.nan
 
 
-def _slope(ctx: Any, margin: Tensor, ignored: Tensor | None, to_margin: Any, rest: tuple[Any, ...]) -> Tensor | None:
+def margin_slope(
+    ctx: Any, margin: Tensor, ignored: Tensor | None, to_margin: Any, rest: tuple[Any, ...]
+) -> Tensor | None:
     """The gradient of the margin, with K's axis: what comes to it directly, and through the losses."""
-    slope = None
+    slope: Tensor | None = None
     if to_margin is not None:  # Δ = +inf means that there is no other class, and no logit changes that
         slope = to_margin.masked_fill(margin == math.inf, 0.0)
     if ctx.shape and rest[-1] is not None:
@@ -274,7 +236,7 @@ class _SoftMargin(Function):
         top, total = _others(block)
         margin = _margin(label, top, total, ignored)
         q = block.div_(total.clamp_(min=1))  # it is at least 1, or 0 where there is no other class
-        return _with_losses((margin, q), ignored, shape, scale, reduction)
+        return with_losses((margin, q), ignored, shape, scale, reduction)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Any, ...]) -> None:
@@ -289,7 +251,7 @@ class _SoftMargin(Function):
     def backward(ctx: Any, to_margin: Any, to_q: Any, *rest: Any) -> tuple[Any, ...]:
         target, margin, q, *mask = ctx.saved_tensors
         ignored = mask[0] if mask else None
-        slope = _slope(ctx, margin, ignored, to_margin, rest)
+        slope = margin_slope(ctx, margin, ignored, to_margin, rest)
         if slope is None:
             slope = torch.zeros_like(margin).unsqueeze(1)
         factor = -slope if to_q is None else to_q - slope - (q * to_q).sum(1, keepdim=True)
@@ -311,11 +273,11 @@ class _SoftMargin(Function):
                 value = value.expand(size, *value.shape) if dim is None else value.movedim(dim, 0)
                 value = value.flatten(0, 1)
             rows.append(value)
-        outputs = _SoftMargin.apply(*rows)
+        outputs = call(_SoftMargin, *rows)
         return tuple(x.unflatten(0, (size, -1)) for x in outputs), (0,) * len(outputs)
 
 
-def _read(
+def read(
     fill: Callable[[slice], Tensor], slices: Iterator[slice], index: Tensor, ignored: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Walk forward: margin, top and total. `fill` makes fresh logits of some rows."""
@@ -328,7 +290,7 @@ def _read(
     return _margin(label, top, total, ignored), top, total
 
 
-class _Direction:
+class Direction:
     """Walk backward: ∇Δ times the incoming slope, for any rows of which the logits are there."""
 
     def __init__(
@@ -357,8 +319,8 @@ class _WalkedSoftMargin(Function):
         index, ignored = class_index(target, logits.shape[1], ignore_index)
         dtype = accurate(logits.dtype)
         slices = walk(len(logits), logits.numel(), BLOCK)
-        outputs = _read(lambda rows: logits[rows].to(dtype, copy=True), slices, index, ignored)
-        return _with_losses(outputs, ignored, shape, scale, reduction)
+        outputs = read(lambda rows: logits[rows].to(dtype, copy=True), slices, index, ignored)
+        return with_losses(outputs, ignored, shape, scale, reduction)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Any, ...]) -> None:
@@ -371,71 +333,17 @@ class _WalkedSoftMargin(Function):
     @staticmethod
     def backward(ctx: Any, to_margin: Any, *rest: Any) -> tuple[Any, ...]:
         logits, target, margin, *constants = ctx.saved_tensors
-        slope = _slope(ctx, margin, constants[2] if len(constants) > 2 else None, to_margin, rest)
+        slope = margin_slope(ctx, margin, constants[2] if len(constants) > 2 else None, to_margin, rest)
         if slope is None:
             return None, None, None, None, None, None
         if torch.is_grad_enabled():  # the gradient is to be differentiated: as if the batch were one block
-            again = _SoftMargin.apply(logits, target, ctx.ignore_index, None, 1.0, "none")[0]
+            again = call(_SoftMargin, logits, target, ctx.ignore_index, None, 1.0, "none")[0]
             grads = torch.autograd.grad(again, logits, slope.squeeze(1), create_graph=True)
             return *grads, None, None, None, None, None
-        direction, out = _Direction(slope, target, *constants), torch.empty_like(logits)
+        direction, out = Direction(slope, target, *constants), torch.empty_like(logits)
         for rows in walk(len(logits), logits.numel(), BLOCK):
             if out.dtype == direction.top.dtype:
                 direction.write(logits[rows], rows, out[rows])
             else:
                 out[rows] = direction.write(logits[rows], rows, logits[rows].to(direction.top.dtype))
         return out, None, None, None, None, None
-
-
-class _LinearSoftMargin(Function):
-    @staticmethod
-    def forward(
-        hidden: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor, ignore_index: int
-    ) -> tuple[Tensor, ...]:
-        index, ignored = class_index(target, len(weight), ignore_index)
-        dtype = accurate(hidden.dtype)
-        slices = walk(len(hidden), len(hidden) * len(weight), LINEAR_BLOCK)
-        outputs = _read(lambda rows: F.linear(hidden[rows], weight, bias).to(dtype), slices, index, ignored)
-        return _with_losses(outputs, ignored, None, 1.0, "none")
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Any, ...]) -> None:
-        *tensors, ctx.ignore_index = inputs
-        ctx.shape = None
-        ctx.mark_non_differentiable(*output[1:])
-        ctx.save_for_backward(*tensors, *output)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor, *_: Any) -> tuple[Any, ...]:
-        hidden, weight, bias, target, margin, *constants = ctx.saved_tensors
-        needed = ctx.needs_input_grad[:3]
-        if torch.is_grad_enabled():  # the gradient is to be differentiated: with all logits at once
-            again = soft_margin(F.linear(hidden, weight, bias), target, ignore_index=ctx.ignore_index)
-            inputs = [x for x, wanted in zip((hidden, weight, bias), needed, strict=True) if wanted]
-            grads = iter(torch.autograd.grad(again, inputs, grad, create_graph=True))
-            return *(next(grads) if wanted else None for wanted in needed), None, None
-        slope = _slope(ctx, margin, constants[2] if len(constants) > 2 else None, grad, ())
-        direction = _Direction(slope, target, *constants)
-        dtype = direction.top.dtype
-        to_hidden = torch.empty_like(hidden) if needed[0] else None
-        to_weight = torch.zeros_like(weight, dtype=dtype) if needed[1] else None
-        to_bias = torch.zeros_like(bias, dtype=dtype) if needed[2] else None
-        for rows in walk(len(hidden), len(hidden) * len(weight), LINEAR_BLOCK):
-            logits = F.linear(hidden[rows], weight, bias).to(dtype)
-            block = direction.write(logits, rows, logits)
-            if to_bias is not None:
-                to_bias += block.sum(0)
-            block = block.to(weight.dtype)
-            if to_hidden is not None:
-                torch.mm(block, weight, out=to_hidden[rows])
-            if to_weight is not None and to_weight.dtype == weight.dtype:
-                to_weight.addmm_(block.mT, hidden[rows])
-            elif to_weight is not None:  # half precision: the sum over blocks is not
-                to_weight += block.mT @ hidden[rows]
-        return (
-            to_hidden,
-            None if to_weight is None else to_weight.to(weight.dtype),
-            None if to_bias is None else to_bias.to(bias.dtype),
-            None,
-            None,
-        )

@@ -191,7 +191,7 @@ class AGCE(Curriculum):
     def _loss(self, margin: Tensor) -> Tensor:
         near, tail = _split(margin)
         ratio = torch.log1p(torch.sigmoid(-near) / (self.a + torch.sigmoid(near)))  # log of (a + 1)/(a + p)
-        return torch.expm1(-self.q * ratio) * (-((self.a + 1) ** self.q) / self.q) * tail
+        return torch.expm1(-self.q * ratio) * (float((self.a + 1) ** self.q) / -self.q) * tail
 
     def _weight(self, margin: Tensor) -> Tensor:
         return _bell(margin, torch.log(self.a + torch.sigmoid(margin)), self.q - 1)

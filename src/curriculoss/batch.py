@@ -1,0 +1,122 @@
+"""Logits and targets, and the per-sample quantities that losses with a second term ask of them.
+
+A mean surprise Σ_i v_i (−log p_i) over the classes is, because −log p_i = −log p_y + (s_y − s_i),
+
+    (Σ v_i)·CE(Δ_y) + Σ_i v_i (s_y − s_i):
+
+beside the margin it takes one linear function of the logits, for which backward needs none of them.
+A class with logit -inf does not exist here either.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd import Function
+
+from curriculoss.curricula import CE, Curriculum
+from curriculoss.margin import BLOCK, accurate, call, class_index, class_margins, soft_margin, transformed, walk
+
+
+class _Gap(Function):
+    """Σ_i v_i (s_y − s_i) and Σ_i v_i over the classes that exist, per sample, with K's axis."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(logits: Tensor, index: Tensor, share: Tensor) -> tuple[Tensor, ...]:
+        dtype = accurate(logits.dtype)
+        share = share.to(dtype).reshape(-1, *[1] * (logits.dim() - 2))
+        plain = not transformed() and logits.device.type == "cpu"
+        if plain:
+            gaps = []
+            for rows in walk(len(logits), logits.numel(), BLOCK):
+                block = logits[rows].to(dtype)
+                gaps.append(((block.gather(1, index[rows]) - block) * share).sum(1, keepdim=True))
+            gap = torch.cat(gaps) if gaps else logits.new_zeros(logits[:, :1].shape, dtype=dtype)
+            if gap.isfinite().all():
+                return gap, share.sum().expand_as(gap)
+        missing = logits == -math.inf
+        block = logits.to(dtype)
+        label = block.gather(1, index)
+        gap = ((label - block).masked_fill(missing, 0.0) * share).sum(1, keepdim=True)
+        return gap, share.expand_as(block).masked_fill(missing, 0.0).sum(1, keepdim=True), missing
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Any, ...]) -> None:
+        logits, index, share = inputs
+        ctx.dtype, ctx.shape = logits.dtype, logits.shape
+        ctx.mark_non_differentiable(*output[1:])
+        ctx.save_for_backward(index, share, *output[1:])
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor, *_: Any) -> tuple[Any, ...]:
+        index, share, total, *missing = ctx.saved_tensors
+        share = share.to(grad.dtype).reshape(-1, *[1] * (len(ctx.shape) - 2))
+        out = -grad * share
+        if missing:
+            out = out.masked_fill(missing[0], 0.0)
+        # Out of place where this may be mapped or differentiated.
+        add = Tensor.scatter_add if torch.is_grad_enabled() else Tensor.scatter_add_
+        return add(out, 1, index, grad * total).to(ctx.dtype), None, None
+
+
+def weight_of(target: Tensor, class_weight: Tensor | None, ignore_index: int, dtype: torch.dtype) -> Tensor:
+    """Each sample's class weight (or 1), and 0 where ignored; 1 for every row of probabilities."""
+    if target.is_floating_point():
+        return target.new_ones(target.shape[:1] + target.shape[2:], dtype=dtype)
+    ignored = target == ignore_index
+    if class_weight is None:
+        return ignored.logical_not().to(dtype)
+    return class_weight.to(dtype)[target.masked_fill(ignored, 0)].masked_fill(ignored, 0.0)
+
+
+class Batch:
+    """Logits and targets, indices or probabilities, and what losses ask of them."""
+
+    def __init__(self, logits: Tensor, target: Tensor, class_weight: Tensor | None, ignore_index: int) -> None:
+        self.logits, self.target, self.class_weight, self.ignore_index = logits, target, class_weight, ignore_index
+        # Some existing class of each sample: the labelled one, or the likeliest where there are probabilities.
+        self.label = logits.argmax(1) if target.is_floating_point() else target
+        self.margin = soft_margin(logits, self.label, ignore_index=ignore_index)
+
+    @property
+    def weight(self) -> Tensor | float:
+        """Of each sample: its class's, 1 without class weights."""
+        if self.class_weight is None or self.target.is_floating_point():
+            return 1.0
+        return weight_of(self.target, self.class_weight, self.ignore_index, self.margin.dtype)
+
+    def primary(self, curriculum: Curriculum, *, weighted: bool = True) -> Tensor:
+        """w_y·l(Δ_y), 0 where ignored, or Σ_i t_i·w_i·l(Δ_i) for probabilities t."""
+        if not self.target.is_floating_point():
+            value = curriculum.loss(self.margin).masked_fill(self.target == self.ignore_index, 0.0)
+            return value.mul(self.weight) if weighted else value
+        value = curriculum.loss(class_margins(self.logits, self.label, self.margin))
+        share = self.target.to(value.dtype)
+        if weighted and self.class_weight is not None:
+            share = share * _along_classes(self.class_weight.to(value.dtype), self.logits)
+        return (value * share).masked_fill(share == 0, 0.0).sum(1)  # an impossible class may have an infinite loss
+
+    def surprise(self, share: Tensor) -> Tensor:
+        """Σ_i v_i (−log p_i) over the classes that exist; 0 where ignored, or where the label is masked."""
+        index, ignored = class_index(self.label, self.logits.shape[1], self.ignore_index)
+        gap, total = (x.squeeze(1) for x in call(_Gap, self.logits, index, share)[:2])
+        edge = self.margin == -math.inf
+        if ignored is not None:
+            edge = edge | ignored.squeeze(1)
+        # Rows at the edge are taken out before and after: 0·inf would be NaN in backward.
+        inside = CE().loss(self.margin.masked_fill(edge, 0.0))
+        return torch.addcmul(gap, inside, total).masked_fill(edge, 0.0)
+
+    def uniform(self) -> Tensor:
+        """1/K for each of the K classes."""
+        size = self.logits.shape[1]
+        return torch.full((size,), 1 / size, dtype=self.margin.dtype, device=self.logits.device)
+
+
+def _along_classes(value: Tensor, logits: Tensor) -> Tensor:
+    return value.reshape(-1, *[1] * (logits.dim() - 2))
