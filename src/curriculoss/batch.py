@@ -36,7 +36,7 @@ class _Gap(Function):
             for rows in walk(len(logits), logits.numel(), BLOCK):
                 block = logits[rows].to(dtype)
                 gaps.append(((block.gather(1, index[rows]) - block) * share).sum(1, keepdim=True))
-            gap = torch.cat(gaps) if gaps else logits.new_zeros(logits[:, :1].shape, dtype=dtype)
+            gap = torch.cat(gaps)
             if gap.isfinite().all():
                 return gap, share.sum().expand_as(gap)
         missing = logits == -math.inf

@@ -277,13 +277,12 @@ def _numbers(given: list[str]) -> dict[str, float]:
     values: dict[str, float] = {}
     for text in given:
         key, _, number = text.partition("=")
-        try:
-            value = float(number)
-        except ValueError:
-            raise UsageError(f"expected -p name=number, got -p {text!r}") from None
         if key in values:
             raise UsageError(f"expected each hyperparameter once, got {key!r} twice")
-        values[key] = int(value) if value.is_integer() and number.strip().lstrip("+-").isdigit() else value
+        try:
+            values[key] = float(number)
+        except ValueError:
+            raise UsageError(f"expected -p name=number, got -p {text!r}") from None
     return values
 
 

@@ -151,9 +151,9 @@ def exp_(value: Tensor) -> Tensor:
 
 
 def walk(rows: int, numbers: int, block: int) -> Iterator[slice]:
-    """Slices of rows, together `rows`, each of about `block` of the `numbers` numbers."""
+    """Slices of rows, together `rows`, each of about `block` of the `numbers` numbers; an empty one if rows is 0."""
     size = max(1, block * rows // max(1, numbers))
-    for start in range(0, rows, size):
+    for start in range(0, max(1, rows), size):
         yield slice(start, min(rows, start + size))
 
 

@@ -58,7 +58,7 @@ class Curriculum(ABC):
         name = type(self).__name__
         for field in fields(self):
             value = getattr(self, field.name)
-            if not isinstance(value, numbers.Real) or not math.isfinite(value):
+            if not isinstance(value, numbers.Real) or not -math.inf < value < math.inf:
                 raise ValueError(f"{name} expects a finite number, got {field.name}={value!r}")
         if not self._valid():
             given = ", ".join(f"{field.name}={getattr(self, field.name)!r}" for field in fields(self))
