@@ -161,10 +161,10 @@ def main() -> None:
         print(peak_in_this_process(variant, Shape(*map(int, sizes))))
         return
     out = arguments.out or (None if arguments.quick else Path(__file__).parent / "results" / "linear.csv")
-    budget = Budget(rounds=3, seconds=1.0) if arguments.quick else Budget(rounds=8, seconds=60.0)
+    budget = Budget(2, 2.0) if arguments.quick else Budget(4, 80.0)
 
-    console = Console()
-    console.print(describe(machine()))
+    console, where = Console(), machine()
+    console.print(describe(where))
     rows = measure(QUICK if arguments.quick else SHAPES, budget)
     show(rows, console)
     if out is not None:
@@ -181,6 +181,7 @@ def main() -> None:
                 }
                 for row in rows
             ],
+            where,
         )
         console.print(f"written to {out}")
 

@@ -157,9 +157,9 @@ class Cell(NamedTuple):
 
 
 def budget(numbers: int, quick: bool) -> Budget:
-    """Rounds enough for minima to settle: many where one costs little."""
-    rounds = min(300, max(10, 2**26 // numbers))
-    return Budget(max(3, rounds // 10), 1.0) if quick else Budget(rounds, 20.0)
+    """Time enough for minima to settle on a machine that is otherwise idle, 90 seconds for the largest batch."""
+    seconds = max(20.0, 1.4e-6 * numbers)
+    return Budget(2, seconds / 10) if quick else Budget(4, seconds)
 
 
 def measure(neighbour: str, shapes: list[tuple[int, int]], quick: bool) -> list[Cell]:
@@ -217,8 +217,8 @@ def main() -> None:
     if not shapes:
         parser.error(f"--max-classes expects at least {SHAPES[0][1]}, got {arguments.max_classes}")
 
-    console = Console()
-    console.print(describe(machine()))
+    console, where = Console(), machine()
+    console.print(describe(where))
     cells = measure("idle", shapes, arguments.quick)
     show(cells, "forward + backward, time over that of F.cross_entropy", console)
     if arguments.busy:
@@ -227,7 +227,7 @@ def main() -> None:
         show(beside, "the same beside a busy process", console)
         cells += beside
     if out is not None:
-        write_csv(out, [cell.row() for cell in cells])
+        write_csv(out, [cell.row() for cell in cells], where)
         console.print(f"written to {out}")
 
 

@@ -94,6 +94,7 @@ def machine() -> dict[str, Any]:
         "python": platform.python_version(),
         "torch": torch.__version__,
         "date": datetime.now(UTC).date().isoformat(),
+        "load": round(os.getloadavg()[0], 1),  # of others, if asked for before the benchmark starts
     }
 
 
@@ -106,12 +107,12 @@ def _cpu_model() -> str:
 
 
 def describe(where: Mapping[str, Any]) -> str:
-    return "{cpu}, {cores} cores, {threads} threads, Python {python}, torch {torch}, {date}".format(**where)
+    text = "{cpu}, {cores} cores, {threads} threads, Python {python}, torch {torch}, {date}, load {load}"
+    return text.format(**where) + ("\n[yellow]busy: minima may not settle[/]" if where["load"] > 0.5 else "")
 
 
-def write_csv(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
+def write_csv(path: Path, rows: Iterable[Mapping[str, Any]], where: Mapping[str, Any]) -> None:
     """Every row with the machine it was measured on."""
-    where = machine()
     full = [{**row, **where} for row in rows]
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w", newline="") as file:

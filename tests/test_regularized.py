@@ -28,9 +28,16 @@ def generator() -> torch.Generator:
 
 def peers_of(target: Tensor, ignore_index: int = -100) -> Tensor:
     """Read off the losses themselves: with logits 0, 1, 2, ... CE(label) − CE(peer) is peer − label."""
-    logits = torch.arange(10, dtype=F64).expand(*target.shape, 10).movedim(-1, 1)
-    loss = PeerLoss(CE(), 1.0, generator()).per_sample(logits, target, ignore_index=ignore_index)
-    return target + loss.round().long()
+    peer = PeerLoss(CE(), 1.0, generator())
+    ramp = torch.arange(K, dtype=F64)
+    if not target.is_floating_point():
+        logits = ramp.expand(*target.shape, K).movedim(-1, 1)
+        return target + peer.per_sample(logits, target, ignore_index=ignore_index).round().long()
+    place = target @ ramp  # tells probabilities apart
+    found = place + peer.per_sample(ramp.expand_as(target), target)
+    distance, sample = (found[:, None] - place).abs().min(1)
+    assert (distance < 1e-12).all() and len(sample.unique()) > 3
+    return target[sample]
 
 
 # Each loss from log p and its labels t, one-hot or probabilities, both with K's axis second; w is a weight a class.
@@ -53,7 +60,7 @@ def naive_gls(alpha: float) -> Naive:
     return lambda log_p, t, w, peers: expected(-log_p, (1 - alpha) * t + alpha / K, w)
 
 
-def naive_cr(beta: float, prior: tuple[float, ...]) -> Naive:
+def naive_cr(beta: float, prior: tuple[float, ...] = (1 / K,) * K) -> Naive:
     def share(t: Tensor) -> Tensor:
         return torch.tensor(prior, dtype=F64).reshape(-1, *[1] * (t.dim() - 2))
 
@@ -68,7 +75,6 @@ def naive_sum(first: Naive, one: float, second: Naive, two: float) -> Naive:
     return lambda *given: one * first(*given) + two * second(*given)
 
 
-UNIFORM = (1 / K,) * K
 # Made anew at each use, so that a peer loss starts from its seed.
 CASES: dict[str, tuple[Callable[[], object], Naive]] = {
     "nce": (NCE, naive_nce),
@@ -77,9 +83,10 @@ CASES: dict[str, tuple[Callable[[], object], Naive]] = {
     "gls": (lambda: GLS(0.1), naive_gls(0.1)),
     "gls -0.6": (lambda: GLS(-0.6), naive_gls(-0.6)),
     "gls 1": (lambda: GLS(1.0), naive_gls(1.0)),
-    "cr": (CR, naive_cr(1.0, UNIFORM)),
+    "cr": (CR, naive_cr(1.0)),
     "cr prior": (lambda: CR(0.3, PRIOR), naive_cr(0.3, PRIOR)),
     "peer": (lambda: PeerLoss(generator=generator()), naive_peer(1.0, lambda log_p: -log_p)),
+    "peer mae": (lambda: PeerLoss(MAE(), -0.5, generator()), naive_peer(-0.5, lambda log_p: 1 - log_p.exp())),
     "peer gce": (
         lambda: PeerLoss(GCE(0.5), 0.3, generator()),
         naive_peer(0.3, lambda log_p: (1 - log_p.exp() ** 0.5) / 0.5),
@@ -125,14 +132,11 @@ def by_parts(parts: Parts) -> Tensor:
 def test_loss_and_gradient_are_those_of_the_formula(name, shape, kind, weight):
     make, naive = CASES[name]
     logits, target = batch(*shape)
-    t, counts = one_hot(target), (target >= 0).double()
-    peers = one_hot(peers_of(target))
+    t, peers, counts = one_hot(target), one_hot(peers_of(target)), (target >= 0).double()
     if kind == "probabilities":
-        if "peer" in name:
-            pytest.skip("see test_peers_of_probabilities_are_the_probabilities_of_another_sample")
-        counts, t = torch.ones(9, dtype=F64), draw(*shape, seed=4, scale=1.0).softmax(1)
+        target = t = draw(*shape, seed=4, scale=1.0).softmax(1)
         t[0] = torch.tensor([0.0, 1.0, 0.0, 0.0, 0.0])
-        target = t
+        peers, counts = peers_of(t), torch.ones(9, dtype=F64)
     column = (torch.ones(K, dtype=F64) if weight is None else weight).reshape(-1, *[1] * (len(shape) - 2))
 
     def ours(x: Tensor) -> Tensor:
@@ -213,23 +217,10 @@ def test_losses_of_all_labels_sum_to_a_constant(loss, total):
     assert_close(sum(each), torch.full((50,), total, dtype=F64), rtol=1e-13, atol=0)
 
 
-@pytest.mark.parametrize(
-    ("make", "factor"),
-    [
-        (NCE, 1.0),
-        (MSE, 4.0),
-        (lambda: MSE(-0.7), 4.0),
-        (lambda: GLS(0.4), 1.0),
-        (lambda: CR(0.3, PRIOR), 1.0),
-        (lambda: PeerLoss(generator=generator()), 1.0),
-        (lambda: PeerLoss(MAE(), 0.5, generator()), 4.0),
-        (lambda: get("nce+mae"), 1.0),
-        (lambda: get("nce+aul"), 1.0),
-        (lambda: ActivePassive((MSE(), 2.0), (MAE(), 3.0)), 1.0),
-    ],
-)
-def test_normalisation_divides_by_the_peak_of_the_primary_and_leaves_sums_alone(make, factor):
-    logits, target = batch(9, K)
+@every_name
+def test_normalisation_divides_by_the_peak_of_the_primary_and_leaves_sums_alone(name):
+    factor = {"mse": 4.0, "mse -1": 4.0, "peer gce": 1.5**1.5 / 0.5**0.5, "peer mae": 4.0}.get(name, 1.0)
+    make, (logits, target) = CASES[name][0], batch(9, K)
     textbook = RobustLoss(make(), normalize=False)(logits, target)
     assert_close(RobustLoss(make())(logits, target), factor * textbook, rtol=1e-14, atol=0)
 
@@ -276,16 +267,8 @@ def test_ignored_samples_are_never_peers_and_all_others_are():
     target = torch.tensor([2, 0, 2, 1, 2, 3, 2, 2]).repeat(500, 3).T  # a class of its own is ignored
     peers = peers_of(target, ignore_index=2)
     assert (peers[target == 2] == 2).all()
-    counts = torch.bincount(peers[target != 2], minlength=5) / (target != 2).sum()
+    counts = torch.bincount(peers[target != 2], minlength=K) / (target != 2).sum()
     assert_close(counts, torch.tensor([1, 1, 0, 1, 0]) / 3, rtol=0, atol=0.03)
-
-
-def test_peers_of_probabilities_are_the_probabilities_of_another_sample():
-    logits, target = draw(40, K), draw(40, K, seed=4).softmax(1)
-    crossed = -logits.log_softmax(1) @ target.T
-    got = PeerLoss(CE(), 0.5, generator()).per_sample(logits, target)
-    distance, peer = (got[:, None] - (crossed.diag()[:, None] - 0.5 * crossed)).abs().min(1)
-    assert (distance < 1e-12).all() and len(peer.unique()) > 15
 
 
 # ---- masked classes, NaN ----
@@ -384,7 +367,6 @@ BAD_PRIOR = "CR expects prior >= 0 that sums to 1, one number a class, got prior
 @pytest.mark.parametrize(
     ("make", "error", "message"),
     [
-        (lambda: MSE(NAN), ValueError, "MSE expects a finite number, got alpha=nan"),
         (lambda: MSE("a"), ValueError, "MSE expects a finite number, got alpha='a'"),
         (lambda: GLS(1.5), ValueError, "GLS expects alpha <= 1, got alpha=1.5"),
         (lambda: GLS(-INF), ValueError, "GLS expects a finite number, got alpha=-inf"),

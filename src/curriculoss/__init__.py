@@ -20,7 +20,15 @@ from curriculoss.curricula import (
     get,
 )
 from curriculoss.decompose import Decomposition, decompose
-from curriculoss.initial import expected_initial_margin, fix, measure_initial_margins, simulate_initial_margins
+from curriculoss.initial import (
+    Verdict,
+    expected_initial_margin,
+    fix,
+    mean_initial_weight,
+    measure_initial_margins,
+    simulate_initial_margins,
+    underfitting,
+)
 from curriculoss.linear import linear_soft_margin
 from curriculoss.loss import RobustLoss
 from curriculoss.margin import soft_margin
@@ -53,13 +61,16 @@ __all__ = [
     "RobustLoss",
     "Scaled",
     "Shifted",
+    "Verdict",
     "available",
     "decompose",
     "expected_initial_margin",
     "fix",
     "get",
     "linear_soft_margin",
+    "mean_initial_weight",
     "measure_initial_margins",
     "simulate_initial_margins",
     "soft_margin",
+    "underfitting",
 ]

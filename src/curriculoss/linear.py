@@ -116,6 +116,7 @@ class _LinearSoftMargin(Function):
                 to_weight.addmm_(block.mT, hidden[rows])
             elif to_weight is not None:  # half precision: the sum over blocks is not
                 to_weight += block.mT @ hidden[rows]
+            del block, logits  # before the next ones are made
         return (
             to_hidden,
             None if to_weight is None else to_weight.to(weight.dtype),

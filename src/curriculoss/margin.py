@@ -145,6 +145,18 @@ def class_index(target: Tensor, num_classes: int, ignore_index: int) -> tuple[Te
     return target.masked_fill(ignored, 0).unsqueeze(1), ignored.unsqueeze(1)
 
 
+def _labels(logits: Tensor, target: Tensor, ignore_index: int) -> tuple[Tensor, Tensor, Tensor | None]:
+    """The logits of the labels, where they are, and the mask of ignored samples."""
+    if logits.device.type == "cpu" and not 0 <= ignore_index < logits.shape[1] and not transformed():
+        index = target.unsqueeze(1)
+        try:  # the kernel looks at every index: if all are classes, none is ignored and there is nothing to check
+            return logits.gather(1, index), index, None
+        except RuntimeError:  # some are not
+            pass
+    index, ignored = class_index(target, logits.shape[1], ignore_index)
+    return logits.gather(1, index), index, ignored
+
+
 def exp_(value: Tensor) -> Tensor:
     """In place. On a CPU exp2 is twice as fast as exp, which pays for the product once there is something to do."""
     return value.exp_() if value.numel() < 2**14 else value.mul_(math.log2(math.e)).exp2_()
@@ -229,9 +241,9 @@ class _SoftMargin(Function):
     def forward(
         logits: Tensor, target: Tensor, ignore_index: int, shape: Shape | None, scale: float, reduction: str
     ) -> tuple[Tensor, ...]:
-        index, ignored = class_index(target, logits.shape[1], ignore_index)
+        label, index, ignored = _labels(logits, target, ignore_index)
         dtype = accurate(logits.dtype)
-        label = logits.gather(1, index).to(dtype)
+        label = label.to(dtype)
         block = logits.scatter(1, index, -math.inf).to(dtype)
         top, total = _others(block)
         margin = _margin(label, top, total, ignored)
@@ -286,6 +298,7 @@ def read(
         block, labels = fill(rows), index[rows]
         label = block.gather(1, labels)
         parts.append((label, *_others(block.scatter_(1, labels, -math.inf))))
+        del block  # before the next one is made
     label, top, total = (torch.cat(part) for part in zip(*parts, strict=True))
     return _margin(label, top, total, ignored), top, total
 

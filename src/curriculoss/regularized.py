@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import numbers
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
@@ -13,6 +12,7 @@ from torch import Tensor
 
 from curriculoss.batch import Batch
 from curriculoss.curricula import CE, MAE, Curriculum
+from curriculoss.curricula.base import is_finite
 from curriculoss.curricula.families import AUL
 from curriculoss.curricula.registry import register
 from curriculoss.margin import soft_margin
@@ -30,7 +30,7 @@ class Parts(NamedTuple):
 def _check_number(
     name: str, symbol: str, value: object, constraints: str = "a finite number", holds: bool = True
 ) -> None:
-    if not isinstance(value, numbers.Real) or not math.isfinite(value) or not holds:
+    if not is_finite(value) or not holds:
         raise ValueError(f"{name} expects {constraints}, got {symbol}={value!r}")
 
 
@@ -273,8 +273,7 @@ class ActivePassive(Regularized):
     Ma et al., ICML 2020.
     """
 
-    formula = "sum(weight*loss for loss, weight in terms)"
-    regularizer = "those of the terms"
+    regularizer = "those of its terms"
     unit_weight = 1.0
 
     def __init__(self, *terms: tuple[Curriculum | Regularized, float]) -> None:
@@ -285,6 +284,10 @@ class ActivePassive(Regularized):
         if not terms:
             raise ValueError("ActivePassive expects at least one (loss, weight) pair, got none")
         self.terms = terms
+
+    @property
+    def formula(self) -> str:  # type: ignore[override]  # that of the others is a constant
+        return " + ".join(f"{weight:g}*{type(loss).__name__}" for loss, weight in self.terms)
 
     def __repr__(self) -> str:
         return f"ActivePassive({', '.join(map(repr, self.terms))})"

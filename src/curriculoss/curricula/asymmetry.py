@@ -27,7 +27,7 @@ def _logit(p: Tensor, c: Tensor) -> Tensor:
 def is_symmetric(weight: Weight) -> bool:
     margin = _line(-30, 30, 601)
     rate = weight(margin) / (margin.sigmoid() * (-margin).sigmoid())
-    return bool(rate.max() - rate.min() <= 1e-9 * rate.max())
+    return bool(rate.min() > 0 and rate.max() - rate.min() <= 1e-9 * rate.max())
 
 
 def _tail_exponent(weight: Weight, sign: int) -> float:
@@ -59,7 +59,7 @@ def max_noise_ratio(weight: Weight) -> float:
         rate = weight(x) / (x.sigmoid() * (-x).sigmoid()) * h.sigmoid()
         inside = torch.where(step < 1e-5, rate.expand_as(inside), inside)
         outside = integral.below(h)
-        return torch.where(outside > 0, inside / outside, torch.inf)
+        return torch.where(outside > 1e-290, inside / outside, torch.inf)  # below, both are rounding
 
     def low(u: Tensor, v: Tensor) -> Tensor:  # x + h ≤ 1/2
         x, h = u.exp() / 4, v.exp() / 4
@@ -74,7 +74,7 @@ def max_noise_ratio(weight: Weight) -> float:
         return ratio(_logit(x, 1 - x), _logit(1 - s, s), _logit(1 - x - s, x + s))
 
     best = 1.0  # at x = 0
-    ends = torch.cat([_line(-680, -42, 320), _line(-40, 0, 161)])
+    ends = torch.cat([_line(-680, -44, 107), _line(-40, 0, 101)])
     for family in (low, high, across):
         u, v = ends, ends
         for _ in range(6):

@@ -23,6 +23,12 @@ class Peak(NamedTuple):
     weight: float
 
 
+def is_finite(value: Any) -> bool:
+    """Whether it is a number and finite, also for a number that torch.compile only knows by name."""
+    number = isinstance(value, numbers.Real)
+    return number and -math.inf < value < math.inf
+
+
 class _Loss(Function):
     """l(Δ) with gradient −w(Δ), also where automatic differentiation would meet 0·∞."""
 
@@ -58,7 +64,7 @@ class Curriculum(ABC):
         name = type(self).__name__
         for field in fields(self):
             value = getattr(self, field.name)
-            if not isinstance(value, numbers.Real) or not -math.inf < value < math.inf:
+            if not is_finite(value):
                 raise ValueError(f"{name} expects a finite number, got {field.name}={value!r}")
         if not self._valid():
             given = ", ".join(f"{field.name}={getattr(self, field.name)!r}" for field in fields(self))

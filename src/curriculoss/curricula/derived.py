@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
@@ -10,7 +9,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from curriculoss.curricula.base import Curriculum, Peak
+from curriculoss.curricula.base import Curriculum, Peak, is_finite
 from curriculoss.curricula.integral import Integral
 
 
@@ -32,7 +31,7 @@ class Scaled(Curriculum):
 
     def __post_init__(self) -> None:
         _check_curriculum("Scaled", self.curriculum)
-        if not 0 < self.alpha < math.inf:
+        if not is_finite(self.alpha) or self.alpha <= 0:
             raise ValueError(f"Scaled expects a finite alpha > 0, got alpha={self.alpha!r}")
 
     def _loss(self, margin: Tensor) -> Tensor:
@@ -63,7 +62,7 @@ class Shifted(Curriculum):
 
     def __post_init__(self) -> None:
         _check_curriculum("Shifted", self.curriculum)
-        if not -math.inf < self.beta < math.inf:
+        if not is_finite(self.beta):
             raise ValueError(f"Shifted expects a finite beta, got beta={self.beta!r}")
 
     def _loss(self, margin: Tensor) -> Tensor:
@@ -101,20 +100,18 @@ class Designed(Curriculum):
         self._integral  # noqa: B018  made now, so that torch.compile meets a constant
 
     def _weight(self, margin: Tensor) -> Tensor:
-        return self.weight_function(margin)
+        return self.weight_function(margin).to(margin.dtype)
 
     @cached_property
     def _integral(self) -> Integral:
-        probe = torch.tensor([-1e12, -1e4, -700.0, -30.0, -3.0, -0.5, 0.0, 0.5, 3.0, 30.0, 700.0, 1e4, 1e12]).double()
-        value = self.weight_function(probe)
-        if not isinstance(value, Tensor) or value.shape != probe.shape:
+        value = self.weight_function(torch.zeros(2, 3, dtype=torch.float64))
+        if not isinstance(value, Tensor) or value.shape != (2, 3):
             raise TypeError("Designed expects a weight function that maps a tensor of margins to one of the same shape")
-        integral = Integral(self.weight_function)
-        if not (integral.panels >= 0).all():  # NaN included
-            worst = integral.knots[:-1][~(integral.panels >= 0)][0]
-            raise ValueError(
-                f"Designed expects weights >= 0, got a negative or NaN weight near margin {float(worst):.4g}"
-            )
+        integral = Integral(self._weight)
+        worst = integral.worst()
+        if worst is not None:
+            weight = float(self._weight(torch.tensor([worst], dtype=torch.float64)))
+            raise ValueError(f"Designed expects finite weights >= 0, got {weight:.4g} at margin {worst:.4g}")
         if not integral.panels.any():
             raise ValueError("Designed expects a weight function that is not 0 everywhere")
         return integral

@@ -136,11 +136,11 @@ class AUL(Curriculum):
 
     formula = "((a - p)**q - (a - 1)**q)/q"
     weight_formula = "p*(1 - p)*(a - p)**(q - 1)"
-    constraints = "a > 1 and q > 0"
+    constraints = "a > 1 and q > 0 with a**q below 1e304"
     bounded = True
 
     def _valid(self) -> bool:
-        return self.a > 1 and self.q > 0
+        return self.a > 1 and self.q > 0 and self.q * math.log(self.a) < 700
 
     def _loss(self, margin: Tensor) -> Tensor:
         near, tail = _split(margin)
@@ -164,7 +164,7 @@ class AUL(Curriculum):
 
     @property
     def max_noise_ratio(self) -> float:
-        return float(min(1.0, ((self.a - 1) / self.a) ** (self.q - 1)))
+        return float(((self.a - 1) / self.a) ** max(0.0, self.q - 1))
 
 
 @register("agce")
@@ -182,11 +182,11 @@ class AGCE(Curriculum):
 
     formula = "((a + 1)**q - (a + p)**q)/q"
     weight_formula = "p*(1 - p)*(a + p)**(q - 1)"
-    constraints = "a > 0 and q > 0"
+    constraints = "a > 0 and q > 0 with (a + 1)**q below 1e304"
     bounded = True
 
     def _valid(self) -> bool:
-        return self.a > 0 and self.q > 0
+        return self.a > 0 and self.q > 0 and self.q * math.log1p(self.a) < 700
 
     def _loss(self, margin: Tensor) -> Tensor:
         near, tail = _split(margin)
@@ -210,7 +210,7 @@ class AGCE(Curriculum):
 
     @property
     def max_noise_ratio(self) -> float:
-        return float(min(1.0, ((self.a + 1) / self.a) ** (self.q - 1)))
+        return float(((self.a + 1) / self.a) ** min(0.0, self.q - 1))
 
 
 @register("ael")
@@ -345,13 +345,17 @@ class TCE(Curriculum):
     constraints = "an integer q >= 1"
     bounded = True
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        object.__setattr__(self, "q", int(self.q))
+
     def _valid(self) -> bool:
         return self.q >= 1 and self.q == int(self.q)
 
     def _loss(self, margin: Tensor) -> Tensor:
         c = torch.sigmoid(-margin)
         total = torch.full_like(c, 1 / self.q)
-        for i in range(int(self.q) - 1, 0, -1):
+        for i in range(self.q - 1, 0, -1):
             total = total * c + 1 / i
         return total * c
 

@@ -10,6 +10,8 @@ from torch import Tensor
 
 Weight = Callable[[Tensor], Tensor]
 
+MOST_KNOTS = 2**16  # enough for any number of kinks; what is rough everywhere, such as weights in float32, stays so
+
 
 def _gauss_legendre(count: int = 20) -> tuple[Tensor, Tensor]:
     """Nodes and weights on [0, 1], from the eigenvectors of the Jacobi matrix (Golub & Welsch)."""
@@ -35,23 +37,32 @@ class Integral:
         self.weight = weight
         self.nodes, self.node_weights = _gauss_legendre()
         knots = _knots()
-        for _ in range(50):
+        peak = self.weight(self._inner(knots)).max()
+        while len(knots) < MOST_KNOTS:
             middle = (knots[1:] + knots[:-1]) / 2
-            panels = self._between(knots[:-1], knots[1:])
+            panels, width = self._between(knots[:-1], knots[1:]), knots.diff()
             halves = self._between(knots[:-1], middle) + self._between(middle, knots[1:])
-            # Below 1e-280, the difference of two integrals is the rounding of subnormal numbers.
-            rough = ((halves - panels).abs() > 1e-13 * panels) & (panels > 1e-280)
-            if not rough.any():
+            # What is left below either bound is the rounding of the weights.
+            rough = (halves - panels).abs() > 1e-13 * panels + 1e-15 * peak * width
+            if not rough.any() or width[rough].max() < 1e-13:
                 break
             knots = torch.cat([knots, middle[rough]]).sort().values
         self.knots = knots
         self.panels = panels = self._between(knots[:-1], knots[1:])
-        near = panels[(knots[:-1] >= -1e9) & (knots[1:] <= 1e9)].sum()
-        self.finite_below = bool(panels[knots[:-1] < -1e9].sum() <= 1e-6 * near)
-        self.finite_above = bool(panels[knots[1:] > 1e9].sum() <= 1e-6 * near)
+        self.finite_below, self.finite_above = self._converges(-1), self._converges(1)
         start, zero = panels.new_zeros(1), len(panels) if self.finite_above else int((knots == 0).nonzero())
         self.prefix = torch.cat([start, panels.cumsum(0)])
         self.suffix = torch.cat([panels[:zero].flip(0).cumsum(0).flip(0), start, -panels[zero:].cumsum(0)])
+
+    def _converges(self, sign: int) -> bool:
+        """Whether the last three decades add less than half of what the three before them do."""
+        distance = sign * (self.knots[1:] + self.knots[:-1]) / 2
+        last, before = self.panels[distance > 1e9].sum(), self.panels[(distance > 1e6) & (distance <= 1e9)].sum()
+        return bool(2 * last <= before)
+
+    def _inner(self, knots: Tensor) -> Tensor:
+        """The nodes inside all panels."""
+        return (knots[:-1, None] + knots.diff()[:, None] * self.nodes).flatten()
 
     def _between(self, low: Tensor, high: Tensor) -> Tensor:
         nodes, weights = self.nodes.to(low.device), self.node_weights.to(low.device)
@@ -69,14 +80,22 @@ class Integral:
         """∫ from `margin` to +∞, or to 0 if that diverges."""
         knots = self.knots.to(margin.device)
         inside = margin.clamp(knots[0], knots[-1])  # where ±inf ends
-        k = torch.searchsorted(knots, inside)
+        k = torch.searchsorted(knots, inside).clamp(max=len(knots) - 1)  # a NaN is sorted last, and stays NaN
         value = self.suffix.to(margin.device)[k] + self._between(inside, knots[k])
-        return value if self.finite_below else value.masked_fill(margin == -math.inf, math.inf)
+        if not self.finite_below:
+            value = value.masked_fill(margin == -math.inf, math.inf)
+        return value if self.finite_above else value.masked_fill(margin == math.inf, -math.inf)
+
+    def worst(self) -> float | None:
+        """A margin where the weight is negative, infinite or NaN, if there is one among the nodes."""
+        margin = torch.cat([self.knots, self._inner(self.knots)])
+        weight = self.weight(margin)
+        wrong = margin[~((weight >= 0) & (weight < math.inf))]
+        return float(wrong[wrong.abs().argmin()]) if len(wrong) else None
 
     def peak(self) -> tuple[float, float]:
         """Where the weight is largest: the best of all nodes, then the root of its derivative beside it."""
-        nodes = self.knots[:-1, None] + self.knots.diff()[:, None] * self.nodes
-        margin = torch.cat([self.knots, nodes.flatten()]).sort().values
+        margin = torch.cat([self.knots, self._inner(self.knots)]).sort().values
         weight = self.weight(margin)
         best = int(weight.argmax())
         if weight[0] >= weight[best] * (1 - 1e-12):
