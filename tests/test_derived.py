@@ -329,7 +329,7 @@ def test_designed_expects_a_weight_for_each_margin(wrong):
     ids=["negative", "NaN", "log", "negative tail", "NaN in a gap", "negative between positives"],
 )
 def test_designed_expects_weights_that_are_not_negative_nor_nan(wrong):
-    with pytest.raises(ValueError, match="Designed expects finite weights >= 0, got .* at margin"):
+    with pytest.raises(ValueError, match=r"Designed expects finite weights >= 0, got .* at margin"):
         Designed(limited(wrong))
 
 

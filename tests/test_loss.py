@@ -14,7 +14,7 @@ from torch.autograd import gradcheck, gradgradcheck
 from torch.nn import functional as F
 from torch.testing import assert_close
 
-from curriculoss import GLS, NCE, RobustLoss, available, fix, get, margin, regularized, soft_margin
+from curriculoss import GLS, NCE, RobustLoss, available, fix, get, soft_margin
 from curriculoss.curricula import AUL, CE, FL, GCE, MAE, Curriculum, Designed, Scaled, Shifted
 from tests.reference import Largest, draw, gradient, labels
 
@@ -263,9 +263,9 @@ def test_wrong_input_is_refused_with_what_came(loss, logits, target, error, mess
 
 def test_class_weights_are_as_many_as_classes():
     criterion = RobustLoss(CE(), class_weight=torch.ones(4))
-    with pytest.raises(ValueError, match=r"logits of 4 classes, as many as class_weight has, got \(2, 5\)"):
+    with pytest.raises(ValueError, match="4 classes, as many as class_weight has, got 5"):
         criterion(torch.zeros(2, 5), ZEROS[:2])
-    with pytest.raises(ValueError, match=r"logits of 4 classes, as many as class_weight has, got \(3,\)"):
+    with pytest.raises(ValueError, match="4 classes, as many as class_weight has, got 3"):
         criterion(torch.zeros(3), ZEROS[0])
     with pytest.raises(ValueError, match="4 classes, as many as class_weight has"):
         criterion.linear(torch.zeros(2, 3), torch.zeros(5, 3), None, ZEROS[:2])
@@ -326,8 +326,8 @@ def test_walked_blocks_are_one_block(loss, reduction, dtype, monkeypatch):
     logits, target = batch((16, 5, 2), "ignored", dtype)
     criterion = RobustLoss(loss, reduction=reduction)
     whole = criterion(logits, target), gradient(lambda x: criterion(x, target), logits)[0]
-    monkeypatch.setattr(margin, "BLOCK", 8)
-    monkeypatch.setattr(regularized, "BLOCK", 8)
+    monkeypatch.setattr("curriculoss.margin.BLOCK", 8)
+    monkeypatch.setattr("curriculoss.batch.BLOCK", 8)
     with Largest() as largest:
         value = criterion(logits, target)
     assert largest.numel < logits.numel()
@@ -338,8 +338,8 @@ def test_walked_blocks_are_one_block(loss, reduction, dtype, monkeypatch):
 
 @pytest.mark.parametrize(("loss", "reduction"), [(MAE(), "mean"), (AUL(2.0, 2.0), "sum"), (NCE(), "none")], ids=str)
 def test_derivatives_of_walked_blocks_check(loss, reduction, monkeypatch):
-    monkeypatch.setattr(margin, "BLOCK", 8)
-    monkeypatch.setattr(regularized, "BLOCK", 8)
+    monkeypatch.setattr("curriculoss.margin.BLOCK", 8)
+    monkeypatch.setattr("curriculoss.batch.BLOCK", 8)
     logits, target = draw(4, 3, scale=1.0).requires_grad_(), torch.tensor([2, -100, 0, 1])
     criterion = RobustLoss(loss, reduction=reduction)
     assert gradcheck(lambda x: criterion(x, target), (logits,))

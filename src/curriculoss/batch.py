@@ -78,6 +78,8 @@ class Batch:
     """Logits and targets, indices or probabilities, and what losses ask of them."""
 
     def __init__(self, logits: Tensor, target: Tensor, class_weight: Tensor | None, ignore_index: int) -> None:
+        # The gradients of both terms meet here: in half precision each would be rounded before they are added.
+        logits = logits.to(accurate(logits.dtype))
         self.logits, self.target, self.class_weight, self.ignore_index = logits, target, class_weight, ignore_index
         # Some existing class of each sample: the labelled one, or the likeliest where there are probabilities.
         self.label = logits.argmax(1) if target.is_floating_point() else target
@@ -85,32 +87,42 @@ class Batch:
 
     @property
     def weight(self) -> Tensor | float:
-        """Of each sample: its class's, 1 without class weights."""
-        if self.class_weight is None or self.target.is_floating_point():
+        """Of each sample: its class's, or its classes' by their probabilities; 1 without class weights."""
+        if self.class_weight is None:
             return 1.0
+        if self.target.is_floating_point():
+            return (self.target.to(self.margin.dtype) * _along_classes(self.class_weight, self.logits)).sum(1)
         return weight_of(self.target, self.class_weight, self.ignore_index, self.margin.dtype)
 
-    def primary(self, curriculum: Curriculum, *, weighted: bool = True) -> Tensor:
+    def primary(self, curriculum: Curriculum) -> Tensor:
         """w_y·l(Δ_y), 0 where ignored, or Σ_i t_i·w_i·l(Δ_i) for probabilities t."""
         if not self.target.is_floating_point():
             value = curriculum.loss(self.margin).masked_fill(self.target == self.ignore_index, 0.0)
-            return value.mul(self.weight) if weighted else value
+            return value.mul(self.weight)
         value = curriculum.loss(class_margins(self.logits, self.label, self.margin))
         share = self.target.to(value.dtype)
-        if weighted and self.class_weight is not None:
+        if self.class_weight is not None:
             share = share * _along_classes(self.class_weight.to(value.dtype), self.logits)
         return (value * share).masked_fill(share == 0, 0.0).sum(1)  # an impossible class may have an infinite loss
 
-    def surprise(self, share: Tensor) -> Tensor:
-        """Σ_i v_i (−log p_i) over the classes that exist; 0 where ignored, or where the label is masked."""
+    def surprise(self, share: Tensor, *, weighted: bool = True, mean: bool = True) -> Tensor:
+        """Σ_i v_i·w_i (−log p_i) over the classes that exist; 0 where ignored, or where the label is masked.
+
+        With `mean`, the shares v of the classes that exist are made to sum to 1.
+        """
         index, ignored = class_index(self.label, self.logits.shape[1], self.ignore_index)
-        gap, total = (x.squeeze(1) for x in call(_Gap, self.logits, index, share)[:2])
+        by_class = share if self.class_weight is None or not weighted else share * self.class_weight.to(share.dtype)
+        gap, total, *missing = call(_Gap, self.logits, index, by_class)
+        gap, total = gap.squeeze(1), total.squeeze(1)
         edge = self.margin == -math.inf
         if ignored is not None:
             edge = edge | ignored.squeeze(1)
         # Rows at the edge are taken out before and after: 0·inf would be NaN in backward.
-        inside = CE().loss(self.margin.masked_fill(edge, 0.0))
-        return torch.addcmul(gap, inside, total).masked_fill(edge, 0.0)
+        value = torch.addcmul(gap, CE().loss(self.margin.masked_fill(edge, 0.0)), total)
+        if mean and missing:
+            shares = _along_classes(share, self.logits).expand_as(self.logits).masked_fill(missing[0], 0.0).sum(1)
+            edge, value = edge | (shares == 0), value / shares.masked_fill(shares == 0, 1.0)
+        return value.masked_fill(edge, 0.0)
 
     def uniform(self) -> Tensor:
         """1/K for each of the K classes."""

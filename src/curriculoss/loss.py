@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from curriculoss.batch import Batch, weight_of
 from curriculoss.curricula import Curriculum
 from curriculoss.linear import linear_soft_margin
-from curriculoss.margin import check_logits, standard_loss
+from curriculoss.margin import check_logits, standard_loss, wide
 from curriculoss.regularized import Regularized
 
 REDUCTIONS = ("mean", "sum", "none")
@@ -66,32 +66,42 @@ class RobustLoss(nn.Module):
         else:
             batch = Batch(logits, target, self.class_weight, self.ignore_index)
             value = self._reduced(self.loss.of(batch) * self.scale, target)
-        # Like F.cross_entropy, which autocast runs in float32.
-        return value if torch.is_autocast_enabled(logits.device.type) else value.to(logits.dtype)
+        return _in_dtype_of(logits, value)
 
     def linear(self, hidden: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor) -> Tensor:
         """The loss of `F.linear(hidden, weight, bias)` without ever storing those logits; standard-form losses only."""
         if not isinstance(self.loss, Curriculum):
             raise TypeError(f"linear expects a standard-form loss such as MAE(), got {self.loss!r}")
+        self._check_classes(len(weight))
         margin = linear_soft_margin(hidden, weight, bias, target, ignore_index=self.ignore_index)
         value = self.loss.loss(margin) * self.scale
-        return self._reduced(value * weight_of(target, self.class_weight, self.ignore_index, value.dtype), target)
+        value = value * weight_of(target, self.class_weight, self.ignore_index, value.dtype)
+        return _in_dtype_of(hidden, self._reduced(value, target))
 
     def _reduced(self, value: Tensor, target: Tensor) -> Tensor:
-        """Losses that already carry their weights. The mean is Σ(l/n), for (Σl)/n may overflow."""
+        """Losses that already carry their weights. Summed in float64: a sum may overflow where the mean does not."""
         if self.reduction == "none":
             return value
-        if self.reduction == "sum":
-            return value.sum()
-        return (value / weight_of(target, self.class_weight, self.ignore_index, value.dtype).sum()).sum()
+        total = wide(value).sum()
+        if self.reduction == "mean":
+            total = total / weight_of(target, self.class_weight, self.ignore_index, total.dtype).sum()
+        return total.to(value.dtype)
 
     def _check(self, logits: Tensor, target: Tensor) -> None:
         if isinstance(target, Tensor) and target.is_floating_point() and target.shape == logits.shape and logits.dim():
-            check_logits(logits, target.new_zeros((), dtype=torch.int64).expand(logits[:, 0].shape), "RobustLoss")
+            label = logits.new_zeros(logits.shape[:1] + logits.shape[2:] if logits.dim() > 1 else (), dtype=torch.int64)
+            check_logits(logits, label, "RobustLoss")
         else:
             check_logits(logits, target, "RobustLoss")
-        if self.class_weight is not None and len(self.class_weight) != logits.shape[min(1, logits.dim() - 1)]:
+        self._check_classes(logits.shape[min(1, logits.dim() - 1)])
+
+    def _check_classes(self, num_classes: int) -> None:
+        if self.class_weight is not None and len(self.class_weight) != num_classes:
             raise ValueError(
-                f"RobustLoss expects logits of {len(self.class_weight)} classes, as many as class_weight has, "
-                f"got {tuple(logits.shape)}"
+                f"RobustLoss expects {len(self.class_weight)} classes, as many as class_weight has, got {num_classes}"
             )
+
+
+def _in_dtype_of(given: Tensor, value: Tensor) -> Tensor:
+    """What came in half precision goes out so, but for autocast, which runs F.cross_entropy in float32 too."""
+    return value if torch.is_autocast_enabled(given.device.type) else value.to(given.dtype)

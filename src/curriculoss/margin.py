@@ -62,7 +62,7 @@ def standard_loss(
         return _apply(logits, target, ignore_index, shape, scale, reduction)[-1]
     # Mapped samples must not be reduced together, so here that is a step of its own.
     value = _apply(logits, target, ignore_index, shape, scale, "none")[-1]
-    return value.sum() if reduction == "sum" else (value / (target != ignore_index).sum()).sum()
+    return value.sum() if reduction == "sum" else wide(value).sum().div((target != ignore_index).sum()).to(value.dtype)
 
 
 def class_margins(logits: Tensor, best: Tensor, margin: Tensor) -> Tensor:
@@ -201,19 +201,19 @@ def with_losses(
     if shape is None:
         return outputs
     margin = outputs[0]
-    value = shape._loss(wide(margin)).mul_(_factor(margin, ignored, scale, reduction))
+    value = shape._loss(wide(margin)).mul_(scale)
     if ignored is not None:
         value.masked_fill_(ignored.squeeze(1), 0.0)
-    return *outputs, (value if reduction == "none" else value.sum()).to(margin.dtype)
+    if reduction != "none":
+        value = value.sum()
+    if reduction == "mean":
+        value = value.div_(_count(margin, ignored))
+    return *outputs, value.to(margin.dtype)
 
 
-def _factor(margin: Tensor, ignored: Tensor | None, scale: float, reduction: str) -> Tensor | float:
-    """What each loss is multiplied by; the mean is Σ(l/n), for (Σl)/n may overflow."""
-    if reduction != "mean":
-        return scale
-    if ignored is not None:
-        return scale / ignored.logical_not().sum()
-    return scale / margin.numel() if margin.numel() else math.nan
+def _count(margin: Tensor, ignored: Tensor | None) -> Tensor | int:
+    """How many samples a mean is over."""
+    return margin.numel() if ignored is None else ignored.logical_not().sum()
 
 
 def margin_slope(
@@ -224,8 +224,10 @@ def margin_slope(
     if to_margin is not None:  # Δ = +inf means that there is no other class, and no logit changes that
         slope = to_margin.masked_fill(margin == math.inf, 0.0)
     if ctx.shape and rest[-1] is not None:
-        factor = _factor(margin, ignored, -ctx.scale, ctx.reduction)
-        through = (ctx.shape._weight(wide(margin)) * (rest[-1] * factor)).to(margin.dtype)
+        grad = wide(rest[-1])
+        if ctx.reduction == "mean":
+            grad = grad / _count(margin, ignored)
+        through = (ctx.shape._weight(wide(margin)) * (grad * -ctx.scale)).to(margin.dtype)
         slope = through if slope is None else slope + through
     if slope is None:
         return None

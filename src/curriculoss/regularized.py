@@ -90,17 +90,18 @@ class NCE(Regularized):
         return CE()
 
     def of(self, batch: Batch) -> Tensor:
-        cross = batch.primary(CE(), weighted=False)
-        mean = batch.surprise(batch.uniform())
+        cross = batch.primary(CE())
+        mean = batch.surprise(batch.uniform(), weighted=False, mean=False)
         lone, masked = mean == 0, cross == math.inf  # no other class: 0/0; no such label: the bound, 1
         cross, mean = cross.masked_fill(lone | masked, 0.0), mean.masked_fill(lone, 1.0)
         value = cross / batch.logits.shape[1] / mean
-        return value.masked_fill(masked, 1.0) * batch.weight
+        return torch.where(masked, batch.weight, value)
 
     def _parts(self, batch: Batch) -> Parts:
-        cross, mean = batch.primary(CE()), batch.surprise(batch.uniform())
-        gamma = (1 / (mean * batch.logits.shape[1])).detach()
-        return Parts(cross, -mean, gamma, gamma * (cross / mean).detach())
+        cross, mean = batch.primary(CE()), batch.surprise(batch.uniform(), mean=False)
+        fixed = mean.detach().masked_fill(mean == 0, math.inf)  # ignored, or no other class: both factors are 0
+        gamma = 1 / (fixed * batch.logits.shape[1])
+        return Parts(cross, -mean, gamma, gamma * cross.detach() / fixed)
 
     def gradient_bound(self, logits: Tensor, target: Tensor) -> Tensor:
         """2γ(w_CE + ε(1 − 1/K)) ≥ ‖∇_s L‖₁ per sample. (The published 2γ(1 + ε)·w_CE is exceeded by some samples.)"""
@@ -134,10 +135,13 @@ class MSE(Regularized):
         return parts.primary + self.alpha * parts.regularizer * batch.weight
 
     def _parts(self, batch: Batch) -> Parts:
-        p = batch.logits.to(batch.margin.dtype).softmax(1)
-        square = (p * p).sum(1)
+        logits, ignored = batch.logits, None
         if not batch.target.is_floating_point():
-            square = square.masked_fill(batch.target == batch.ignore_index, 0.0)
+            ignored = batch.target == batch.ignore_index
+            logits = logits.masked_fill(ignored.unsqueeze(1), 0.0)  # padding may be NaN
+        p = logits.softmax(1)
+        square = (p * p).sum(1)
+        square = square if ignored is None else square.masked_fill(ignored, 0.0)
         return Parts(batch.primary(MAE()), square, _filled(batch, 1.0), _filled(batch, self.alpha))
 
 
@@ -169,11 +173,8 @@ class GLS(Regularized):
         return (1 - self.alpha) * parts.primary + self.alpha * parts.regularizer
 
     def _parts(self, batch: Batch) -> Parts:
-        share = batch.uniform()
-        if batch.class_weight is not None:
-            share = share * batch.class_weight.to(share.dtype)
         scales = _filled(batch, 1 - self.alpha), _filled(batch, self.alpha)
-        return Parts(batch.primary(CE()), batch.surprise(share), *scales)
+        return Parts(batch.primary(CE()), batch.surprise(batch.uniform()), *scales)
 
 
 @register("cr")
@@ -214,8 +215,6 @@ class CR(Regularized):
             if len(self.prior) != len(share):
                 raise ValueError(f"CR expects a prior over {len(share)} classes, got {len(self.prior)} numbers")
             share = torch.tensor(self.prior, dtype=share.dtype, device=share.device)
-        if batch.class_weight is not None:
-            share = share * batch.class_weight.to(share.dtype)
         return Parts(batch.primary(CE()), -batch.surprise(share), _filled(batch, 1.0), _filled(batch, self.beta))
 
 
@@ -258,7 +257,8 @@ class PeerLoss(Regularized):
     def _peers(self, target: Tensor, ignore_index: int) -> Tensor:
         """Targets of random samples, one for each sample that is not ignored."""
         if target.is_floating_point():
-            return target[torch.randint(len(target), target.shape[:1], generator=self.generator, device=target.device)]
+            rows = max(1, len(target))  # an empty batch draws nothing, but from something
+            return target[torch.randint(rows, target.shape[:1], generator=self.generator, device=target.device)]
         labels = target.flatten()
         ignored = labels == ignore_index
         usable = torch.argsort(ignored.int(), stable=True)  # first the samples that are not ignored

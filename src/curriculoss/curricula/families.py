@@ -136,11 +136,16 @@ class AUL(Curriculum):
 
     formula = "((a - p)**q - (a - 1)**q)/q"
     weight_formula = "p*(1 - p)*(a - p)**(q - 1)"
-    constraints = "a > 1 and q > 0 with a**q below 1e304"
+    constraints = "a > 1 and q > 0"
     bounded = True
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.q * math.log(self.a) > 700:
+            raise ValueError(f"AUL expects a**q to be a finite number, got a={self.a!r}, q={self.q!r}")
+
     def _valid(self) -> bool:
-        return self.a > 1 and self.q > 0 and self.q * math.log(self.a) < 700
+        return self.a > 1 and self.q > 0
 
     def _loss(self, margin: Tensor) -> Tensor:
         near, tail = _split(margin)
@@ -182,11 +187,16 @@ class AGCE(Curriculum):
 
     formula = "((a + 1)**q - (a + p)**q)/q"
     weight_formula = "p*(1 - p)*(a + p)**(q - 1)"
-    constraints = "a > 0 and q > 0 with (a + 1)**q below 1e304"
+    constraints = "a > 0 and q > 0"
     bounded = True
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.q * math.log1p(self.a) > 700:
+            raise ValueError(f"AGCE expects (a + 1)**q to be a finite number, got a={self.a!r}, q={self.q!r}")
+
     def _valid(self) -> bool:
-        return self.a > 0 and self.q > 0 and self.q * math.log1p(self.a) < 700
+        return self.a > 0 and self.q > 0
 
     def _loss(self, margin: Tensor) -> Tensor:
         near, tail = _split(margin)
