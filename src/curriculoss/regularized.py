@@ -227,7 +227,7 @@ class PeerLoss(Regularized):
     own. Liu & Guo, ICML 2020.
     """
 
-    curriculum: Curriculum = CE()  # noqa: RUF009  frozen
+    curriculum: Curriculum = CE()  # noqa: RUF009  shared, but frozen
     alpha: float = 1.0
     generator: torch.Generator | None = None
 

@@ -46,6 +46,7 @@ def max_noise_ratio(weight: Weight) -> float:
     """r̃ of the loss with this weight function."""
     at_zero, at_one = _tail_exponent(weight, -1), _tail_exponent(weight, 1)
     # l(0) − l(h) ~ h^at_zero, while l(x) − l(x + h) is of order h inside (0, 1) and h^at_one at its end.
+    # An exponent of exactly 1, as MAE has at both ends, is measured to about 1e-12.
     if at_zero < 1 - 1e-7 or at_one > at_zero + 1e-7:
         return 0.0
     integral = Integral(weight)
