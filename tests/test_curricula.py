@@ -279,5 +279,5 @@ def test_value_does_not_depend_on_shape_or_strides(name, params):
     for view in (margin.mT, margin[:, ::2], margin[0, 0, 0], margin[:0]):
         assert curriculum.loss(view).shape == curriculum.weight(view).shape == view.shape
         assert_close(
-            curriculum.loss(view), curriculum.loss(view.contiguous().flatten()).reshape(view.shape), rtol=1e-15, atol=0
+            curriculum.loss(view), curriculum.loss(view.contiguous().flatten()).reshape(view.shape), rtol=1e-13, atol=0
         )

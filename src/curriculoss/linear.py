@@ -23,7 +23,7 @@ from curriculoss.margin import (
     class_index,
     kind,
     mapped,
-    margin_slope,
+    margin_fall,
     read,
     soft_margin,
     walk,
@@ -100,13 +100,13 @@ class _LinearSoftMargin(Function):
         hidden, weight, bias, target, margin, *constants = ctx.saved_tensors
         needed = ctx.needs_input_grad[:3]
         if torch.is_grad_enabled():  # the gradient is to be differentiated: with all logits at once
-            again = soft_margin(F.linear(hidden, weight, bias), target, ignore_index=ctx.ignore_index)
+            again = soft_margin(F.linear(hidden, weight, bias), target, ignore_index=ctx.ignore_index).unsqueeze(1)
             inputs = [x for x, wanted in zip((hidden, weight, bias), needed, strict=True) if wanted]
             grads = iter(torch.autograd.grad(again, inputs, grad, create_graph=True))
             return *(next(grads) if wanted else None for wanted in needed), None, None
-        slope = margin_slope(ctx, margin, constants[2] if len(constants) > 2 else None, grad, ())
-        assert slope is not None  # it is only for a margin that nobody asked the gradient of
-        direction = Direction(slope, target, *constants)
+        fall = margin_fall(ctx, margin, constants[2] if len(constants) > 2 else None, grad, ())
+        assert fall is not None  # it is only for a margin that nobody asked the gradient of
+        direction = Direction(fall, target, *constants)
         dtype = direction.top.dtype
         to_hidden = torch.empty_like(hidden) if needed[0] else None
         to_weight = torch.zeros_like(weight, dtype=dtype) if needed[1] else None

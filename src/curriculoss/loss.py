@@ -104,4 +104,5 @@ class RobustLoss(nn.Module):
 
 def _in_dtype_of(given: Tensor, value: Tensor) -> Tensor:
     """What came in half precision goes out so, but for autocast, which runs F.cross_entropy in float32 too."""
-    return value if torch.is_autocast_enabled(given.device.type) else value.to(given.dtype)
+    same = value.dtype == given.dtype or torch.is_autocast_enabled(given.device.type)
+    return value if same else value.to(given.dtype)

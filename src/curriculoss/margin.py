@@ -5,7 +5,7 @@ With `top` the largest other logit and `total` = Σ_{i≠y} exp(s_i − top),
     Δ_y = (s_y − top) − log total,        ∂Δ_y/∂s_y = 1,        ∂Δ_y/∂s_i = −exp(s_i − top)/total.
 
 Leaving the label out of the sum, rather than subtracting it afterwards, is what keeps large margins exact. A batch that
-fits a block keeps q_i = exp(s_i − top)/total for backward in place of its logits. A larger one is walked in blocks of
+fits a block keeps −∇Δ for backward in place of its logits. A larger one is walked in blocks of
 rows, keeps `top` and `total`, and computes the exponentials again; linear.py makes the blocks of that walk from the
 last linear layer, so that the logits are never stored at all.
 """
@@ -42,7 +42,8 @@ def soft_margin(logits: Tensor, target: Tensor, *, ignore_index: int = -100) -> 
     check_logits(logits, target, "soft_margin")
     if logits.dim() == 1:
         return soft_margin(logits.unsqueeze(0), target.unsqueeze(0), ignore_index=ignore_index).squeeze(0)
-    return _apply(logits, target, ignore_index, None, 1.0, "none")[0]
+    margin: Tensor = _apply(logits, target, ignore_index, None, 1.0, "none")[0]
+    return margin.squeeze(1)
 
 
 def standard_loss(
@@ -58,10 +59,12 @@ def standard_loss(
 
     Ignored samples count 0, and not at all in the "mean".
     """
-    if reduction == "none" or not transformed():
+    if reduction != "none" and not transformed():
         return _apply(logits, target, ignore_index, shape, scale, reduction)[-1]
     # Mapped samples must not be reduced together, so here that is a step of its own.
-    value = _apply(logits, target, ignore_index, shape, scale, "none")[-1]
+    value = _apply(logits, target, ignore_index, shape, scale, "none")[-1].squeeze(1)
+    if reduction == "none":
+        return value
     return value.sum() if reduction == "sum" else wide(value).sum().div((target != ignore_index).sum()).to(value.dtype)
 
 
@@ -117,7 +120,7 @@ def call(function: type[Function], *inputs: Any) -> Any:
 
 def wide(margin: Tensor) -> Tensor:
     """Float64 where the device has it: q·α·Δ rounded in float32 would already cost exp(q·α·Δ) five digits."""
-    return margin.to(torch.float32 if margin.device.type == "mps" else torch.float64)
+    return margin.float() if margin.device.type == "mps" else margin.double()
 
 
 def accurate(dtype: torch.dtype) -> torch.dtype:
@@ -169,17 +172,19 @@ def walk(rows: int, numbers: int, block: int) -> Iterator[slice]:
         yield slice(start, min(rows, start + size))
 
 
-def _others(block: Tensor) -> tuple[Tensor, Tensor]:
-    """`top` and `total`; the block of logits, with -inf for the labels, becomes exp(s_i − top)."""
-    # With every other class masked the largest is -inf, and -inf − -inf would be NaN.
-    top = block.amax(1, keepdim=True).clamp_(min=torch.finfo(block.dtype).min)
+def _others(block: Tensor, index: Tensor) -> tuple[Tensor, Tensor]:
+    """`top` and `total`; the block of logits becomes exp(s_i − top)."""
+    # The lowest number counts as nothing in the label's place, and where all is masked -inf − -inf would be NaN.
+    top = block.scatter_(1, index, torch.finfo(block.dtype).min).amax(1, keepdim=True)
     return top, exp_(block.sub_(top)).sum(1, keepdim=True)
 
 
-def _margin(label: Tensor, top: Tensor, total: Tensor, ignored: Tensor | None) -> Tensor:
-    """Uses up `label`, the logits of the labels."""
-    margin = label.sub_(top).sub_(total.log()).squeeze(1)
-    return margin if ignored is None else margin.masked_fill_(ignored.squeeze(1), 0.0)
+def _margin(label: Tensor, top: Tensor, total: Tensor, ignored: Tensor | None, exact: bool = True) -> Tensor:
+    """Uses up `label`, the logits of the labels. Unless `exact`, 3e38 may stand for +inf, which is one to any loss."""
+    if exact:
+        total = total.masked_fill(top == torch.finfo(top.dtype).min, 0.0)
+    margin = label.sub_(top).sub_(total.log())
+    return margin if ignored is None else margin.masked_fill_(ignored, 0.0)
 
 
 def _apply(
@@ -195,49 +200,48 @@ def _apply(
 def with_losses(
     outputs: tuple[Tensor, ...], ignored: Tensor | None, shape: Shape | None, scale: float, reduction: str
 ) -> tuple[Tensor, ...]:
-    """What a forward returns: the outputs so far, the mask of ignored samples if there is one, what `shape` adds."""
+    """What a forward returns: the outputs so far, the mask of ignored samples if there is one, what `shape` adds. The
+    margin is the first, and with a shape in float64, as the losses and later the weights are computed."""
     if ignored is not None:
         outputs = *outputs, ignored
     if shape is None:
         return outputs
-    margin = outputs[0]
-    value = shape._loss(wide(margin)).mul_(scale)
+    narrow, *others = outputs
+    margin = wide(narrow)
+    value = shape._loss(margin)
     if ignored is not None:
-        value.masked_fill_(ignored.squeeze(1), 0.0)
+        value.masked_fill_(ignored, 0.0)
     if reduction != "none":
         value = value.sum()
-    if reduction == "mean":
-        value = value.div_(_count(margin, ignored))
-    return *outputs, value.to(margin.dtype)
+    return margin, *others, value.mul_(_share(margin, ignored, scale, reduction)).to(narrow.dtype)
 
 
-def _count(margin: Tensor, ignored: Tensor | None) -> Tensor | int:
-    """How many samples a mean is over."""
-    return margin.numel() if ignored is None else ignored.logical_not().sum()
+def _share(margin: Tensor, ignored: Tensor | None, scale: float, reduction: str) -> Tensor | float:
+    """What each loss is multiplied by on its way into the result."""
+    if reduction != "mean":
+        return scale
+    if ignored is None:
+        return scale / margin.numel() if margin.numel() else math.nan
+    return scale / wide(ignored.logical_not().sum())
 
 
-def margin_slope(
+def margin_fall(
     ctx: Any, margin: Tensor, ignored: Tensor | None, to_margin: Any, rest: tuple[Any, ...]
 ) -> Tensor | None:
-    """The gradient of the margin, with K's axis: what comes to it directly, and through the losses."""
-    slope: Tensor | None = None
+    """Minus the gradient of the margin, with K's axis: what comes to it directly, and through the losses."""
+    fall: Tensor | None = None
     if to_margin is not None:  # Δ = +inf means that there is no other class, and no logit changes that
-        slope = to_margin.masked_fill(margin == math.inf, 0.0)
+        fall = -to_margin.masked_fill(margin == math.inf, 0.0)
     if ctx.shape and rest[-1] is not None:
-        grad = wide(rest[-1])
-        if ctx.reduction == "mean":
-            grad = grad / _count(margin, ignored)
-        through = (ctx.shape._weight(wide(margin)) * (grad * -ctx.scale)).to(margin.dtype)
-        slope = through if slope is None else slope + through
-    if slope is None:
-        return None
-    slope = slope.unsqueeze(1)
-    return slope if ignored is None else slope.masked_fill(ignored, 0.0)
+        share = _share(margin, ignored, ctx.scale, ctx.reduction)
+        through = ctx.shape._weight(margin) * rest[-1] * share
+        fall = through if fall is None else fall + through
+    return fall if ignored is None or fall is None else fall.masked_fill(ignored, 0.0)
 
 
 class _SoftMargin(Function):
-    """For a batch of one block. q is an output too, so that what backward computes from it can be differentiated again:
-    ∂q_i/∂s_j = q_i (𝟙(i=j) − q_j)."""
+    """For a batch of one block. −∇Δ is an output too, so that what backward computes from it can be differentiated
+    again: with q_i = −∂Δ/∂s_i of the other classes, ∂q_i/∂s_j = q_i (𝟙(i=j) − q_j)."""
 
     @staticmethod
     def forward(
@@ -245,37 +249,35 @@ class _SoftMargin(Function):
     ) -> tuple[Tensor, ...]:
         label, index, ignored = _labels(logits, target, ignore_index)
         dtype = accurate(logits.dtype)
-        label = label.to(dtype)
-        block = logits.scatter(1, index, -math.inf).to(dtype)
-        top, total = _others(block)
-        margin = _margin(label, top, total, ignored)
-        q = block.div_(total.clamp_(min=1))  # it is at least 1, or 0 where there is no other class
-        return with_losses((margin, q), ignored, shape, scale, reduction)
+        block = logits.to(dtype, copy=True)
+        top, total = _others(block, index)
+        margin = _margin(label.to(dtype), top, total, ignored, exact=shape is None)
+        descent = block.div_(total).scatter_(1, index, -1.0)
+        return with_losses((margin, descent), ignored, shape, scale, reduction)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Any, ...]) -> None:
         logits, target, _, ctx.shape, ctx.scale, ctx.reduction = inputs
         ctx.dtype = logits.dtype
-        margin, q, *ignored = output[:-1] if ctx.shape else output
-        ctx.mark_non_differentiable(*ignored)
+        margin, descent, *ignored = output[:-1] if ctx.shape else output
+        if ignored:
+            ctx.mark_non_differentiable(*ignored)
         ctx.set_materialize_grads(False)
-        ctx.save_for_backward(target, margin, q, *ignored)
+        ctx.save_for_backward(target, margin, descent, *ignored)
 
     @staticmethod
-    def backward(ctx: Any, to_margin: Any, to_q: Any, *rest: Any) -> tuple[Any, ...]:
-        target, margin, q, *mask = ctx.saved_tensors
+    def backward(ctx: Any, to_margin: Any, to_descent: Any, *rest: Any) -> tuple[Any, ...]:
+        target, margin, descent, *mask = ctx.saved_tensors
         ignored = mask[0] if mask else None
-        slope = margin_slope(ctx, margin, ignored, to_margin, rest)
-        if slope is None:
-            slope = torch.zeros_like(margin).unsqueeze(1)
-        factor = -slope if to_q is None else to_q - slope - (q * to_q).sum(1, keepdim=True)
-        out = (q * factor).to(ctx.dtype)
-        index = target.unsqueeze(1)
+        fall = margin_fall(ctx, margin, ignored, to_margin, rest)
+        out = torch.zeros_like(descent) if fall is None else descent * fall.to(descent.dtype)
+        if to_descent is not None:  # of the label it is constant
+            index = target.unsqueeze(1) if ignored is None else target.unsqueeze(1).masked_fill(ignored, 0)
+            rest_of = descent * to_descent.scatter(1, index, 0.0)
+            out = out + (rest_of - descent * rest_of.sum(1, keepdim=True)).scatter(1, index, 0.0)
         if ignored is not None:  # a NaN times zero is NaN, and padding may well be NaN
-            index, out = index.masked_fill(ignored, 0), out.masked_fill(ignored, 0.0)
-        # Out of place where this may be mapped or differentiated.
-        scatter = Tensor.scatter if torch.is_grad_enabled() else Tensor.scatter_
-        return scatter(out, 1, index, slope.to(ctx.dtype)), None, None, None, None, None
+            out = out.masked_fill(ignored, 0.0)
+        return out.to(ctx.dtype), None, None, None, None, None
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[Any, ...], *inputs: Any) -> tuple[Any, ...]:
@@ -299,22 +301,21 @@ def read(
     for rows in slices:
         block, labels = fill(rows), index[rows]
         label = block.gather(1, labels)
-        parts.append((label, *_others(block.scatter_(1, labels, -math.inf))))
+        parts.append((label, *_others(block, labels)))
         del block  # before the next one is made
     label, top, total = (torch.cat(part) for part in zip(*parts, strict=True))
     return _margin(label, top, total, ignored), top, total
 
 
 class Direction:
-    """Walk backward: ∇Δ times the incoming slope, for any rows of which the logits are there."""
+    """Walk backward: ∇Δ times the incoming gradient, for any rows of which the logits are there."""
 
-    def __init__(
-        self, slope: Tensor, target: Tensor, top: Tensor, total: Tensor, ignored: Tensor | None = None
-    ) -> None:
+    def __init__(self, fall: Tensor, target: Tensor, top: Tensor, total: Tensor, ignored: Tensor | None = None) -> None:
         index = target.unsqueeze(1)
         self.index = index if ignored is None else index.masked_fill(ignored, 0)
-        self.top, self.label, self.ignored = top, slope, ignored
-        self.others = (slope / total.clamp(min=1)).neg_()  # it is at least 1, or 0 where there is no other class
+        fall = fall.to(top.dtype)
+        self.top, self.label, self.ignored = top, -fall, ignored
+        self.others = fall / total
 
     def write(self, logits: Tensor, rows: slice, out: Tensor) -> Tensor:
         """The gradient of these rows, written into `out`, which may be `logits` itself."""
@@ -348,14 +349,14 @@ class _WalkedSoftMargin(Function):
     @staticmethod
     def backward(ctx: Any, to_margin: Any, *rest: Any) -> tuple[Any, ...]:
         logits, target, margin, *constants = ctx.saved_tensors
-        slope = margin_slope(ctx, margin, constants[2] if len(constants) > 2 else None, to_margin, rest)
-        if slope is None:
+        fall = margin_fall(ctx, margin, constants[2] if len(constants) > 2 else None, to_margin, rest)
+        if fall is None:
             return None, None, None, None, None, None
         if torch.is_grad_enabled():  # the gradient is to be differentiated: as if the batch were one block
             again = call(_SoftMargin, logits, target, ctx.ignore_index, None, 1.0, "none")[0]
-            grads = torch.autograd.grad(again, logits, slope.squeeze(1), create_graph=True)
+            grads = torch.autograd.grad(again, logits, -fall.to(again.dtype), create_graph=True)
             return *grads, None, None, None, None, None
-        direction, out = Direction(slope, target, *constants), torch.empty_like(logits)
+        direction, out = Direction(fall, target, *constants), torch.empty_like(logits)
         for rows in walk(len(logits), logits.numel(), BLOCK):
             if out.dtype == direction.top.dtype:
                 direction.write(logits[rows], rows, out[rows])

@@ -1,4 +1,4 @@
-"""The paper's standard-form losses, in terms of log p = logσ(Δ) and log(1 − p) = logσ(−Δ), never of a rounded p."""
+"""The paper's standard-form losses, from −log p = softplus(−Δ) and −log(1 − p) = softplus(Δ): p is never rounded."""
 
 from __future__ import annotations
 
@@ -8,20 +8,29 @@ from functools import cached_property
 
 import torch
 from torch import Tensor
-from torch.nn.functional import logsigmoid
+from torch.nn import functional as F
 
 from curriculoss.curricula.base import Curriculum, Peak
 from curriculoss.curricula.registry import register
 
 
+def _softplus(value: Tensor) -> Tensor:
+    """log(1 + e^value), a third of the time of logsigmoid; beyond 40 it is the value itself to the last bit."""
+    return F.softplus(value, threshold=40.0)
+
+
 def _bell(margin: Tensor, exponent: Tensor, factor: float) -> Tensor:
     """p (1 − p) e^(factor·exponent), formed as one power of e: p alone may underflow where the product does not."""
-    return (logsigmoid(margin) + logsigmoid(-margin)).add(exponent, alpha=factor).exp()
+    far = margin.clamp(-1e5, 1e5)  # where all is 0; ±∞ would give ∞ − ∞
+    return far.sub(_softplus(far), alpha=2.0).add(exponent, alpha=factor).exp()
 
 
-def _split(margin: Tensor) -> tuple[Tensor, Tensor]:
-    """The margin as near + rest with e^(−rest) = tail, for losses that fall like e^(−Δ) beyond 300: so that 1 − p does
-    not underflow before it meets a large factor."""
+def _split(margin: Tensor, loss: float, least: float) -> tuple[Tensor, Tensor | float]:
+    """The margin as near + rest with e^(−rest) = tail, for losses that fall like e^(−Δ) beyond 300, so that nothing on
+    the way underflows before the loss does. Given are the loss and the least of what is on the way as multiples of
+    1 − p, where that is small: σ(−710) is 0, but other numbers below 2e−308 lose their digits one by one."""
+    if loss < 3 and least > 1e-3 * loss:
+        return margin, 1.0
     return margin.clamp(max=300.0), (300.0 - margin.clamp(min=300.0)).exp()
 
 
@@ -41,7 +50,7 @@ class CE(Curriculum):
     peak = Peak(-math.inf, 1.0)
 
     def _loss(self, margin: Tensor) -> Tensor:
-        return -logsigmoid(margin)
+        return _softplus(-margin)
 
     def _weight(self, margin: Tensor) -> Tensor:
         return torch.sigmoid(-margin)
@@ -70,13 +79,14 @@ class FL(Curriculum):
         return self.q > 0
 
     def _loss(self, margin: Tensor) -> Tensor:
-        return (self.q * logsigmoid(-margin)).exp() * -logsigmoid(margin)
+        return (-self.q * _softplus(margin)).exp() * _softplus(-margin)
 
     def _weight(self, margin: Tensor) -> Tensor:
         # p underflows long before Δ = −1000: the clamp only keeps a masked label's Δ = −∞ from giving 0·∞.
-        log_p, other = logsigmoid(margin.clamp(min=-1e3)), -margin
-        unsure = torch.addcmul(torch.sigmoid(other), torch.sigmoid(margin), log_p, value=-self.q)
-        return (self.q * logsigmoid(other)).exp() * unsure
+        other = -margin
+        surprise = _softplus(other.clamp(max=1e3))
+        unsure = torch.addcmul(torch.sigmoid(other), torch.sigmoid(margin), surprise, value=self.q)
+        return (-self.q * _softplus(margin)).exp() * unsure
 
     @cached_property
     def peak(self) -> Peak:
@@ -148,10 +158,11 @@ class AUL(Curriculum):
         return self.a > 1 and self.q > 0
 
     def _loss(self, margin: Tensor) -> Tensor:
-        near, tail = _split(margin)
+        least = min(1.0, self.q) / max(1.0, self.a - 1)
+        near, tail = _split(margin, float((self.a - 1) ** (self.q - 1)), least)
         c = torch.sigmoid(-near)
         ratio = torch.log1p(c / (self.a - 1))  # log of (a − p)/(a − 1)
-        return (self.a - 1 + c) ** self.q * torch.expm1(-self.q * ratio) * (-1 / self.q) * tail
+        return (self.a - 1 + c) ** self.q * torch.expm1(-self.q * ratio) * (tail * (-1 / self.q))
 
     def _weight(self, margin: Tensor) -> Tensor:
         return _bell(margin, torch.log(self.a - 1 + torch.sigmoid(-margin)), self.q - 1)
@@ -199,9 +210,10 @@ class AGCE(Curriculum):
         return self.a > 0 and self.q > 0
 
     def _loss(self, margin: Tensor) -> Tensor:
-        near, tail = _split(margin)
+        steep = float((self.a + 1) ** self.q)
+        near, tail = _split(margin, steep / (self.a + 1), min(1.0, self.q) / (self.a + 1))
         ratio = torch.log1p(torch.sigmoid(-near) / (self.a + torch.sigmoid(near)))  # log of (a + 1)/(a + p)
-        return torch.expm1(-self.q * ratio) * (float((self.a + 1) ** self.q) / -self.q) * tail
+        return torch.expm1(-self.q * ratio) * (tail * (steep / -self.q))
 
     def _weight(self, margin: Tensor) -> Tensor:
         return _bell(margin, torch.log(self.a + torch.sigmoid(margin)), self.q - 1)
@@ -282,11 +294,12 @@ class GCE(Curriculum):
         return 0 < self.q <= 1
 
     def _loss(self, margin: Tensor) -> Tensor:
-        near, tail = _split(margin)
-        return torch.expm1(self.q * logsigmoid(near)) * (-1 / self.q) * tail
+        near, tail = _split(margin, 1.0, self.q)
+        return torch.expm1(-self.q * _softplus(-near)) * (tail * (-1 / self.q))
 
     def _weight(self, margin: Tensor) -> Tensor:
-        return (self.q * logsigmoid(margin)).exp() * torch.sigmoid(-margin)
+        other = -margin
+        return (-self.q * _softplus(other)).exp() * torch.sigmoid(other)
 
     @cached_property
     def peak(self) -> Peak:
@@ -326,7 +339,8 @@ class SCE(Curriculum):
         return 0 < self.q < 1
 
     def _loss(self, margin: Tensor) -> Tensor:
-        return (self.q - 1) * logsigmoid(margin) + self.q * torch.sigmoid(-margin)
+        other = -margin
+        return (1 - self.q) * _softplus(other) + self.q * torch.sigmoid(other)
 
     def _weight(self, margin: Tensor) -> Tensor:
         return (1 - self.q + self.q * torch.sigmoid(margin)) * torch.sigmoid(-margin)
@@ -370,7 +384,7 @@ class TCE(Curriculum):
         return total * c
 
     def _weight(self, margin: Tensor) -> Tensor:
-        return torch.sigmoid(-margin) * -torch.expm1(self.q * logsigmoid(-margin))
+        return torch.sigmoid(-margin) * -torch.expm1(-self.q * _softplus(margin))
 
     @cached_property
     def peak(self) -> Peak:
