@@ -15,8 +15,8 @@ from mpmath import mp
 from torch.autograd import gradcheck, gradgradcheck
 from torch.testing import assert_close
 
-from curriculoss import curricula
-from curriculoss.curricula import AEL, AGCE, AUL, CE, FL, GCE, MAE, SCE, TCE, Curriculum
+from curriculoss import RobustLoss, curricula
+from curriculoss.curricula import AEL, AGCE, AUL, CE, FL, GCE, MAE, SCE, TCE, Curriculum, Scaled, Shifted
 from curriculoss.curricula.registry import available, factory
 from tests import reference
 
@@ -249,6 +249,53 @@ def test_violated_constraint_is_named_with_the_value(cls, params):
 def test_hyperparameter_that_is_no_finite_number_is_refused(cls, field, value):
     with pytest.raises((ValueError, TypeError), match=rf"{cls.__name__} expects .*{field}={value!r}"):
         cls(**{field: value})
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda: AEL(1e200), "AEL expects a number from 1e-30 to 1e+18 in size, got q=1e+200"),
+        (lambda: AUL(1e200, 1), "AUL expects a number from 1e-30 to 1e+18 in size, got a=1e+200"),
+        (lambda: AGCE(1e300, 0.5), "AGCE expects a number from 1e-30 to 1e+18 in size, got a=1e+300"),
+        (lambda: FL(10**400), "FL expects a number from 1e-30 to 1e+18 in size, got q=1000"),
+        (lambda: GCE(1e-320), "GCE expects a number from 1e-30 to 1e+18 in size, got q=1e-320"),
+        (lambda: TCE(10**400), "TCE expects an integer q from 1 to 1000000, got q=1000"),
+        (lambda: AGCE(9.0, 1e3), "AGCE expects hyperparameters with a largest weight between 1e-300 and 1e+300, got a"),
+        (lambda: AUL(1e18, 18.0), "AUL expects hyperparameters with a largest weight between 1e-300 and 1e+300, got a"),
+        (lambda: Scaled(MAE(), 1e-320), "Scaled expects a number from 1e-30 to 1e+18 in size, got alpha=1e-320"),
+        (lambda: Shifted(MAE(), -1e300), "Shifted expects a number from 0 to 1e+18 in size, got beta=-1e+300"),
+    ],
+)
+def test_hyperparameter_beyond_what_can_be_computed_is_refused_in_a_short_line(make, said):
+    with pytest.raises(ValueError, match=re.escape(said)) as caught:
+        make()
+    assert len(str(caught.value)) < 200
+
+
+SIZES = [1e-30, 1e-9, 0.5, 3, 700.0, 7000.0, 1e9, 10**18]
+
+
+@pytest.mark.parametrize("cls", [FL, AUL, AGCE, AEL, GCE, SCE])
+def test_hyperparameters_that_are_accepted_give_finite_numbers(cls):
+    logits, target = reference.draw(6, 5), reference.labels(6, num_classes=5)
+    accepted = 0
+    for values in itertools.product(SIZES, repeat=len(dataclasses.fields(cls))):
+        try:
+            criterion = RobustLoss(cls(*values))
+        except ValueError:
+            continue
+        accepted += 1
+        for dtype in (torch.float32, F64):
+            (gradient,) = reference.gradient(lambda x, c=criterion: c(x, target), logits.to(dtype))
+            assert criterion(logits.to(dtype), target).isfinite() and gradient.isfinite().all(), values
+    assert accepted > 2
+
+
+@pytest.mark.parametrize("kind", ["loss", "weight"])
+@pytest.mark.parametrize(("margin", "got"), [(torch.arange(-2, 3), "torch.int64"), (0.5, "float"), (None, "NoneType")])
+def test_margins_are_floating_point_tensors(kind, margin, got):
+    with pytest.raises(TypeError, match=f"MAE expects floating-point margins, got {got}"):
+        getattr(MAE(), kind)(margin)
 
 
 @every_curriculum

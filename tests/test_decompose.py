@@ -15,6 +15,7 @@ from torch.nn import functional as F
 from curriculoss.curricula import AEL, AGCE, AUL, CE, FL, GCE, MAE, SCE, TCE, Curriculum, Designed, Scaled, Shifted
 from curriculoss.decompose import decompose
 from curriculoss.margin import soft_margin
+from curriculoss.regularized import NCE
 
 CURRICULA = [
     CE(),
@@ -268,7 +269,7 @@ def test_gradients_need_not_be_enabled() -> None:
 @pytest.mark.parametrize(
     ("loss", "error", "said"),
     [
-        (lambda s, y: F.cross_entropy(s, y).item(), TypeError, r"return one number a sample, got [0-9.]+$"),
+        (lambda s, y: F.cross_entropy(s, y).item(), TypeError, r"return one number a sample, got float$"),
         (lambda _s, _y: None, TypeError, "return one number a sample, got None"),
         (lambda s, _y: s, TypeError, "return one number a sample, got 7$"),
         (lambda s, y: s.argmax(1) == y, TypeError, r"return one number a sample, got torch.bool \(1,\)"),
@@ -278,6 +279,12 @@ def test_gradients_need_not_be_enabled() -> None:
 )
 def test_what_is_no_differentiable_number_is_refused(loss: Any, error: type[Exception], said: str) -> None:
     with pytest.raises(error, match=said):
+        decompose(loss, *samples())
+
+
+@pytest.mark.parametrize("loss", [MAE(), NCE(), None], ids=repr)
+def test_what_is_no_function_is_refused_with_the_remedy(loss: Any) -> None:
+    with pytest.raises(TypeError, match=r"function of \(logits, target\), such as RobustLoss\(MAE\(\)\), got "):
         decompose(loss, *samples())
 
 
@@ -291,6 +298,8 @@ def test_an_error_of_the_loss_itself_is_passed_on() -> None:
 
 def test_wrong_samples_are_refused() -> None:
     logits, target = samples()
+    with pytest.raises(ValueError, match=r"logits of shape \(N, K\) with N >= 1, got ndarray$"):
+        decompose(F.cross_entropy, logits.numpy(), target.numpy())  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=r"logits of shape \(N, K\) with N >= 1, got torch.float32 \(0, 7\)"):
         decompose(F.cross_entropy, logits[:0], target[:0])
     with pytest.raises(ValueError, match=r"logits of shape \(N, K\) with N >= 1, got torch.float32 \(7,\)"):

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.autograd import gradcheck, gradgradcheck
 from torch.testing import assert_close
 
-from curriculoss import curricula
+from curriculoss import RobustLoss, curricula
 from curriculoss.curricula import AEL, AGCE, AUL, CE, FL, GCE, MAE, SCE, TCE, Curriculum, Designed, Scaled, Shifted
 from tests import reference
 
@@ -253,6 +253,27 @@ def test_designed_peak_is_the_supremum(weight, margin, height, tolerance):
     peak = Designed(limited(weight)).peak
     assert peak.margin == pytest.approx(margin, abs=tolerance)
     assert peak.weight == pytest.approx(height, rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("weight", "side"),
+    [
+        (lambda x: (1 - x).relu(), -1),
+        (lambda x: (1 + x).relu(), 1),
+        (lambda x: x.clamp(max=0).square(), -1),
+        (lambda x: x.abs().log1p().log1p(), -1),
+    ],
+    ids=["hinge", "right", "squared hinge", "log log"],
+)
+def test_designed_weight_without_a_bound_is_not_normalised(weight, side):
+    designed = Designed(limited(weight))
+    assert designed.peak == (side * math.inf, math.inf)
+    logits, target = torch.randn(4, 3, generator=torch.Generator().manual_seed(0)), torch.tensor([0, 1, 2, 0])
+    for loss in (designed, Scaled(designed, 0.5), Shifted(designed, 1.0)):
+        assert RobustLoss(loss, normalize=False)(logits, target).isfinite()
+        name = type(loss).__name__
+        with pytest.raises(ValueError, match=f"{name} has no largest weight to normalise by.* normalize=False"):
+            RobustLoss(loss)
 
 
 def test_designed_peak_on_a_plateau_is_somewhere_on_it():

@@ -23,6 +23,7 @@ from curriculoss.initial import (
     underfitting,
 )
 from curriculoss.margin import soft_margin
+from curriculoss.regularized import NCE
 
 
 def seeded(seed: int) -> torch.Generator:
@@ -82,11 +83,16 @@ def test_more_classes_start_further_left() -> None:
 def test_fewer_than_two_classes_are_refused(call: Callable[[int], Any]) -> None:
     with pytest.raises(ValueError, match=rf"{call.__name__} expects num_classes >= 2, got num_classes=1"):
         call(1)
-    with pytest.raises(TypeError, match="integer"):
-        call(2.5)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=rf"{call.__name__} expects an integer num_classes >= 2, got num_classes=100.0"):
+        call(100.0)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("sigma", [-1.0, math.nan, math.inf])
+def test_an_integer_may_be_a_tensors() -> None:
+    assert type(expected_initial_margin(torch.tensor(100))) is float  # type: ignore[arg-type]
+    assert fix(MAE(), "scale", num_classes=torch.tensor(100)) == fix(MAE(), "scale", num_classes=100)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("sigma", [-1.0, math.nan, math.inf, "1"])
 def test_a_spread_that_is_none_is_refused(sigma: float) -> None:
     with pytest.raises(ValueError, match=r"expected_initial_margin expects 0 <= sigma <= 100, got sigma="):
         expected_initial_margin(10, sigma)
@@ -252,8 +258,14 @@ def test_fixes_are_the_papers() -> None:
     assert fix(MAE(), "shift", tau=0, initial_margin=-5.0) == Shifted(MAE(), 5.0)
 
 
+@pytest.mark.parametrize("method", ["scale", "shift"])
+def test_tau_is_where_ten_classes_start_unless_given(method: str) -> None:
+    assert fix(MAE(), method, num_classes=100) == fix(MAE(), method, tau=initial.TAU, num_classes=100) != MAE()
+
+
 def test_measured_margins_are_averaged() -> None:
     assert fix(MAE(), "scale", tau=2.5, initial_margin=torch.tensor([-4.0, -6.0])) == Scaled(MAE(), 0.5)
+    assert fix(MAE(), "scale", tau=2.5, initial_margin=[-4, -6]) == Scaled(MAE(), 0.5)
 
 
 def test_logit_bias_starts_where_ten_classes_start() -> None:
@@ -304,7 +316,8 @@ def test_insisting_cannot_divide_by_zero() -> None:
     [
         ("scal", {"tau": 1.0, "num_classes": 9}, r"unknown fix 'scal', did you mean 'scale'\? Available: scale, sh"),
         ("logit_bias", {"num_classes": 9}, "did you mean 'logit-bias'"),
-        ("scale", {"num_classes": 9}, "fix 'scale' expects a finite tau > 0 .*, got tau=None"),
+        ("", {"num_classes": 9}, "unknown fix ''. Available: scale"),
+        ("scale", {"tau": "2.6", "num_classes": 9}, "fix 'scale' expects a finite tau > 0 .*, got tau='2.6'"),
         ("scale", {"tau": 0.0, "num_classes": 9}, "got tau=0.0"),
         ("shift", {"tau": -1.0, "num_classes": 9}, "got tau=-1.0"),
         ("shift", {"tau": math.nan, "num_classes": 9}, "got tau=nan"),
@@ -324,8 +337,10 @@ def test_a_fix_that_is_not_one_is_refused(method: str, given: dict[str, Any], sa
 
 
 def test_a_fix_works_on_curricula_alone() -> None:
-    with pytest.raises(TypeError, match=r"fix works on curricula.* got CrossEntropyLoss\(\)"):
+    with pytest.raises(TypeError, match=r"fix expects a curriculum such as MAE\(\), got CrossEntropyLoss\(\)"):
         fix(nn.CrossEntropyLoss(), "scale", tau=2.6, num_classes=100)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="fix expects numbers as initial_margin, got str"):
+        fix(MAE(), "scale", initial_margin="a")  # type: ignore[arg-type]
 
 
 # The verdict
@@ -397,3 +412,31 @@ def test_a_verdict_needs_one_kind_of_margins(call: Callable[..., Any]) -> None:
         call(MAE(), 10, initial_margins=torch.zeros(3))
     with pytest.raises(ValueError, match=rf"{call.__name__} expects num_classes >= 2, got num_classes=0"):
         call(MAE(), 0)
+
+
+@pytest.mark.parametrize("call", [mean_initial_weight, underfitting])
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ([math.nan, -3.0], "expects at least one number and no NaN as initial_margins, got 1 NaN among 2 numbers"),
+        ([], "expects at least one number and no NaN as initial_margins, got 0 NaN among 0 numbers"),
+        ("a", "expects numbers as initial_margins, got str"),
+    ],
+)
+def test_margins_that_say_nothing_are_refused(call: Callable[..., Any], given: Any, said: str) -> None:
+    for margins in (given, torch.tensor(given)) if isinstance(given, list) else (given,):
+        with pytest.raises((TypeError, ValueError), match=f"{call.__name__} {said}"):
+            call(MAE(), initial_margins=margins)
+
+
+@pytest.mark.parametrize("call", [mean_initial_weight, underfitting])
+def test_a_verdict_is_about_curricula_and_takes_lists(call: Callable[..., Any]) -> None:
+    assert call(MAE(), initial_margins=[-3, -5]) == call(MAE(), initial_margins=torch.tensor([-3.0, -5.0]))
+    with pytest.raises(TypeError, match=rf"{call.__name__} expects a curriculum such as MAE\(\), got NCE\(\)"):
+        call(NCE(), 100)
+
+
+def test_samples_that_are_learned_have_no_verdict() -> None:
+    with pytest.raises(ValueError, match=r"expects margins that CE gives some weight, got a mean margin of 1e\+05"):
+        underfitting(MAE(), initial_margins=[1e5])
+    assert underfitting(MAE(), initial_margins=[-math.inf]).level == "severe"

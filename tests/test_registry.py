@@ -45,7 +45,10 @@ def test_hyperparameters_are_passed_on():
         get("gce", q=1.5)
 
 
-@pytest.mark.parametrize(("wrong", "nearest"), [("gcee", "gce"), ("maee", "mae"), ("AGC", "agce"), ("tcee", "tce")])
+@pytest.mark.parametrize(
+    ("wrong", "nearest"),
+    [("gcee", "gce"), ("maee", "mae"), ("AGC", "agce"), ("tcee", "tce"), ("mea", "mae"), ("MES", "mse"), ("ec", "ce")],
+)
 def test_unknown_name_is_answered_with_the_nearest_and_all_others(wrong, nearest):
     message = f"unknown loss {wrong!r}, did you mean {nearest!r}? Available: {', '.join(available())}"
     with pytest.raises(ValueError, match=re.escape(message)):
@@ -53,9 +56,14 @@ def test_unknown_name_is_answered_with_the_nearest_and_all_others(wrong, nearest
 
 
 @pytest.mark.parametrize("wrong", ["", "0", "ÿ"])
-def test_name_that_is_near_to_nothing_is_still_answered(wrong):
-    with pytest.raises(ValueError, match=re.escape(f"unknown loss {wrong!r}")):
+def test_name_that_is_near_to_nothing_is_answered_with_all(wrong):
+    with pytest.raises(ValueError, match=re.escape(f"unknown loss {wrong!r}. Available: {', '.join(available())}")):
         get(wrong)
+
+
+def test_name_is_a_string():
+    with pytest.raises(TypeError, match="expected the name of a loss, such as 'mae', got None"):
+        get(None)
 
 
 def test_unknown_hyperparameter_is_answered_with_the_known_ones():

@@ -272,6 +272,31 @@ def test_ignored_samples_are_never_peers_and_all_others_are():
     assert_close(counts, torch.tensor([1, 1, 0, 1, 0]) / 3, rtol=0, atol=0.1)
 
 
+@pytest.mark.parametrize(
+    ("loss", "bounded"),
+    [
+        (NCE(), True),
+        (MSE(-1.0), True),
+        (GLS(0.1), True),
+        (GLS(-0.6), False),
+        (CR(), False),
+        (CR(0.01), False),
+        (CR(-1.0), True),
+        (PeerLoss(), False),
+        (PeerLoss(CE(), 0.0), True),
+        (PeerLoss(MAE()), True),
+        (get("nce+mae"), True),
+        (ActivePassive((MAE(), 1.0), (CR(), 0.1)), False),
+    ],
+    ids=repr,
+)
+def test_what_is_unbounded_below_falls_without_end(loss, bounded):
+    """Along the direction that learns every label, at a distance of 1e6."""
+    target = labels(64, num_classes=K)
+    least = RobustLoss(loss)(1e6 * F.one_hot(target, K).double(), target)
+    assert loss.bounded_below is bounded is (least > -10).item()
+
+
 # ---- masked classes, NaN ----
 
 HIDDEN = {"cr prior": lambda: CR(0.3, (*PRIOR[:3], 0.0, 0.0, *PRIOR[3:]))}  # for two classes more
@@ -328,7 +353,10 @@ def test_without_any_other_class_there_is_nothing_to_learn(name):
         (MSE(0.5), 1.0 + 0.5 * 0.25),
         (GLS(0.1), INF),
         (GLS(-0.6), INF),
+        (GLS(1.0), 0.0),
         (CR(0.5), INF),
+        (PeerLoss(), INF),
+        (ActivePassive((CE(), 0.0), (GLS(0.1), 0), (MAE(), 1.0)), 1.0),
         (get("nce+mae"), 1.0),
         (get("nce+aul"), 1.0 + 4.0 * (6.3**1.5 - 5.3**1.5) / 1.5),
     ],
@@ -377,8 +405,13 @@ BAD_PRIOR = "CR expects prior >= 0 that sums to 1, one number a class, got prior
         (lambda: CR(1.0, (0.5, 0.6)), ValueError, BAD_PRIOR + "(0.5, 0.6)"),
         (lambda: CR(1.0, (1.5, -0.5)), ValueError, BAD_PRIOR + "(1.5, -0.5)"),
         (lambda: CR(1.0, ((0.5, 0.5),)), ValueError, BAD_PRIOR + "((0.5, 0.5),)"),
-        (lambda: PeerLoss(NCE()), TypeError, "PeerLoss expects a curriculum such as CE(), got NCE()"),
-        (lambda: PeerLoss(CE), TypeError, "PeerLoss expects a curriculum such as CE(), got <class"),
+        (lambda: CR(prior="a"), ValueError, BAD_PRIOR + "'a'"),
+        (lambda: GLS(-1e308), ValueError, "GLS expects a number from 0 to 1e+18 in size, got alpha=-1e+308"),
+        (lambda: MSE(10**400), ValueError, "MSE expects a number from 0 to 1e+18 in size, got alpha=1000000"),
+        (lambda: PeerLoss(generator=1), TypeError, "PeerLoss expects a torch.Generator or None, got generator=1"),
+        (lambda: get("nce+mae", q="a"), ValueError, "nce+mae expects 0 < q < 1, got q='a'"),
+        (lambda: PeerLoss(NCE()), TypeError, "PeerLoss expects a curriculum such as MAE(), got NCE()"),
+        (lambda: PeerLoss(CE), TypeError, "PeerLoss expects a curriculum such as MAE(), got <class"),
         (lambda: PeerLoss(CE(), NAN), ValueError, "PeerLoss expects a finite number, got alpha=nan"),
         (lambda: ActivePassive(), ValueError, "ActivePassive expects at least one (loss, weight) pair, got none"),
         (lambda: ActivePassive(NCE(), MAE()), TypeError, "pairs such as (NCE(), 0.7), got NCE()"),
@@ -392,6 +425,15 @@ BAD_PRIOR = "CR expects prior >= 0 that sums to 1, one number a class, got prior
 def test_wrong_hyperparameters_are_refused_with_what_came(make, error, message):
     with pytest.raises(error, match=re.escape(message)):
         make()
+
+
+def test_what_is_no_tensor_is_refused():
+    logits, target = torch.zeros(2, K), torch.zeros(2, dtype=torch.int64)
+    for call in (NCE().per_sample, NCE().parts):
+        with pytest.raises(TypeError, match="NCE expects a tensor as logits, got ndarray"):
+            call(logits.numpy(), target)
+        with pytest.raises(TypeError, match="NCE expects a tensor as target, got list"):
+            call(logits, [0, 0])
 
 
 def test_prior_is_over_the_classes_of_the_logits():

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from curriculoss.margin import soft_margin
+from curriculoss.margin import kind, soft_margin
 
 Loss = Callable[..., Any]
 
@@ -53,6 +53,8 @@ def decompose(loss_fn: Loss, logits: Tensor, target: Tensor) -> Decomposition:
     of the standard form if no sample's loss hangs on the others or on chance, every gradient is along −∇Δ, and every
     weight is that of a probe: a sample with the same margin, another label and other logits.
     """
+    if not callable(loss_fn):
+        raise TypeError(f"decompose expects a function of (logits, target), such as RobustLoss(MAE()), got {loss_fn!r}")
     margin, direction = _margins(logits, target)
     form, dtype, found = _differentiate(loss_fn, logits.detach(), target)
     gradients = found.gradients.double()
@@ -185,4 +187,4 @@ def _call(loss: Loss, logits: Tensor, target: Tensor) -> _Gradients:
 
 
 def _shape(value: object) -> str:
-    return f"{value.dtype} {tuple(value.shape)}" if isinstance(value, Tensor) else repr(value)
+    return f"{kind(value)} {tuple(value.shape)}" if isinstance(value, Tensor) else kind(value)

@@ -6,11 +6,10 @@ further left, and the less weight they get from a curriculum that weighs margins
 
 from __future__ import annotations
 
-import difflib
 import math
 import operator
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from functools import lru_cache
@@ -19,10 +18,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from curriculoss.curricula.base import Curriculum
+from curriculoss.curricula.base import Curriculum, check_curriculum, is_finite
 from curriculoss.curricula.derived import Scaled, Shifted
 from curriculoss.curricula.families import CE
-from curriculoss.margin import soft_margin
+from curriculoss.curricula.registry import suggestion
+from curriculoss.margin import kind, soft_margin
 
 CHUNK = 2**22  # scores simulated at once: 16 MB
 AFFORDABLE = 2**26  # scores that a simulation may take by default: about a second
@@ -45,9 +45,9 @@ def expected_initial_margin(num_classes: int, sigma: float = 1.0) -> float:
     The closed form is a Taylor expansion whose last term must be small. With few classes, or scores that spread
     widely, the expectation is integrated numerically instead. Two classes have 0 exactly.
     """
-    _check_num_classes("expected_initial_margin", num_classes)
-    if not 0 <= sigma <= 100:
-        raise ValueError(f"expected_initial_margin expects 0 <= sigma <= 100, got sigma={sigma}")
+    num_classes = _checked_num_classes("expected_initial_margin", num_classes)
+    if not is_finite(sigma) or not 0 <= sigma <= 100:
+        raise ValueError(f"expected_initial_margin expects 0 <= sigma <= 100, got sigma={sigma!r}")
     if num_classes == 2:
         return 0.0
     correction = math.expm1(min(sigma**2, 700.0)) / (2 * (num_classes - 1))  # beyond e^700 it is large all the same
@@ -79,11 +79,11 @@ def simulate_initial_margins(
     num_classes: int, num_samples: int = 10_000, *, sigma: float = 1.0, generator: torch.Generator | None = None
 ) -> Tensor:
     """Margins of i.i.d. scores N(0, σ²), one a sample; the same every time unless a generator is given."""
-    _check_num_classes("simulate_initial_margins", num_classes)
+    num_classes = _checked_num_classes("simulate_initial_margins", num_classes)
     if num_samples < 1:
         raise ValueError(f"simulate_initial_margins expects num_samples >= 1, got num_samples={num_samples}")
-    if not 0 <= sigma < math.inf:
-        raise ValueError(f"simulate_initial_margins expects a finite sigma >= 0, got sigma={sigma}")
+    if not is_finite(sigma) or sigma < 0:
+        raise ValueError(f"simulate_initial_margins expects a finite sigma >= 0, got sigma={sigma!r}")
     generator = generator or torch.Generator().manual_seed(0)
     rows = max(1, CHUNK // num_classes)
     parts = []
@@ -112,7 +112,9 @@ def measure_initial_margins(
     with torch.no_grad(), _random_state_kept(device), _buffers_kept(model):
         for batch in batches:
             if not isinstance(batch, (tuple, list)) or len(batch) != 2 or not isinstance(batch[1], Tensor):
-                raise TypeError(f"measure_initial_margins expects batches of (input, target), got {_kind(batch)}")
+                size = f" of {len(batch)}" if isinstance(batch, (tuple, list)) else ""
+                got = type(batch).__name__ + size
+                raise TypeError(f"measure_initial_margins expects batches of (input, target), got {got}")
             inputs, target = (x.to(device) if isinstance(x, Tensor) else x for x in batch)
             margin = soft_margin(model(inputs), target, ignore_index=ignore_index)
             parts.append(margin[target != ignore_index].float().cpu())
@@ -151,24 +153,23 @@ def fix(
     *,
     tau: float | None = None,
     num_classes: int | None = None,
-    initial_margin: float | Tensor | None = None,
+    initial_margin: float | Sequence[float] | Tensor | None = None,
     insist: bool = False,
 ) -> Curriculum:
     """The curriculum, adapted to where margins start, so that it does not underfit.
 
     `"scale"` multiplies margins by α = τ/|E[Δ]|, `"shift"` adds β = |E[Δ]| − τ: either way, what starts at E[Δ] gets
-    the weight that −τ had. E[Δ] is `expected_initial_margin(num_classes)`, or `initial_margin`: a number, or
-    measured margins to be averaged. `"logit-bias"` needs the number of classes alone: it adds E[Δ]₁₀ − E[Δ]_K, to start
-    where margins start with ten classes. (Our reading of Staats et al., AAAI 2025, whose own bias we do not know.)
+    the weight that −τ had; τ is 2.6 unless given, about where ten classes start. E[Δ] is that of
+    `expected_initial_margin(num_classes)`, or `initial_margin`: a number, or measured margins to be averaged.
+    `"logit-bias"` needs the number of classes alone: it adds E[Δ]₁₀ − E[Δ]_K, to start where margins start with ten
+    classes. (Our reading of Staats et al., AAAI 2025, whose own bias we do not know.)
 
     A fix that would do harm (α > 1 or β < 0, or E[Δ] ≥ 0, as with two classes) returns the curriculum as it is and
     warns, unless you `insist`.
     """
-    if not isinstance(curriculum, Curriculum):
-        raise TypeError(f"fix works on curricula, functions of the margin alone such as MAE(), got {curriculum!r}")
+    check_curriculum("fix", curriculum)
     if method not in METHODS:
-        nearest = difflib.get_close_matches(str(method), METHODS, 1, 0.0)[0]
-        raise ValueError(f"unknown fix {method!r}, did you mean {nearest!r}? Available: {', '.join(METHODS)}")
+        raise ValueError(f"unknown fix {method!r}{suggestion(str(method), METHODS)}")
     if method == "logit-bias":
         if num_classes is None or initial_margin is not None or tau is not None:
             raise ValueError("fix 'logit-bias' expects num_classes, and neither tau nor initial_margin")
@@ -177,8 +178,9 @@ def fix(
         if amount == 0:
             return curriculum
     else:
-        if tau is None or not 0 <= tau < math.inf or (method == "scale" and tau == 0):
-            raise ValueError(f"fix {method!r} expects a finite tau > 0 (shift: or 0), got tau={tau}")
+        tau = TAU if tau is None else tau
+        if not is_finite(tau) or tau < 0 or (method == "scale" and tau == 0):
+            raise ValueError(f"fix {method!r} expects a finite tau > 0 (shift: or 0), got tau={tau!r}")
         start = _start(num_classes, initial_margin)
         scale = tau / abs(start) if start else math.inf
         amount = scale if method == "scale" else -start - tau
@@ -196,7 +198,7 @@ def fix(
     return Scaled(curriculum, amount) if method == "scale" else Shifted(curriculum, amount)
 
 
-def _start(num_classes: int | None, initial_margin: float | Tensor | None) -> float:
+def _start(num_classes: int | None, initial_margin: float | Sequence[float] | Tensor | None) -> float:
     if (num_classes is None) == (initial_margin is None):
         raise ValueError(
             "fix expects either num_classes or initial_margin, "
@@ -204,7 +206,7 @@ def _start(num_classes: int | None, initial_margin: float | Tensor | None) -> fl
         )
     if num_classes is not None:
         return expected_initial_margin(num_classes)
-    start = float(torch.as_tensor(initial_margin, dtype=torch.float64).mean())
+    start = float(_as_margins("fix", "initial_margin", initial_margin).mean())
     if not math.isfinite(start):
         raise ValueError(f"fix expects a finite initial_margin, got {start}")
     return start
@@ -221,42 +223,56 @@ class Verdict:
 
 
 def mean_initial_weight(
-    curriculum: Curriculum, num_classes: int | None = None, *, initial_margins: Tensor | None = None
+    curriculum: Curriculum, num_classes: int | None = None, *, initial_margins: Sequence[float] | Tensor | None = None
 ) -> float:
     """The mean weight of samples before training, over simulated or measured margins; 1 is the curriculum's peak."""
+    check_curriculum("mean_initial_weight", curriculum)
     margins = _initial_margins("mean_initial_weight", num_classes, initial_margins)
-    return float(curriculum.weight(margins.double()).mean()) / curriculum.peak.weight
+    return float(curriculum.weight(margins).mean()) / curriculum.unit_weight
 
 
 def underfitting(
-    curriculum: Curriculum, num_classes: int | None = None, *, initial_margins: Tensor | None = None
+    curriculum: Curriculum, num_classes: int | None = None, *, initial_margins: Sequence[float] | Tensor | None = None
 ) -> Verdict:
     """Whether samples start with too little weight to be learned, by a rule that agrees with the paper's experiments.
 
     The rule compares the mean initial weight with CE's, both with unit peak, as `RobustLoss` trains by default.
     """
+    check_curriculum("underfitting", curriculum)
     margins = _initial_margins("underfitting", num_classes, initial_margins)
     weight, cross_entropy = (mean_initial_weight(x, initial_margins=margins) for x in (curriculum, CE()))
+    start = float(margins.mean())
+    if cross_entropy == 0:
+        raise ValueError(f"underfitting expects margins that CE gives some weight, got a mean margin of {start:.4g}")
     share = weight / cross_entropy
     level = "severe" if share < SEVERE else "mild" if share < MILD else "none"
     opening = OPENING[level]
     sentence = f"{opening}: samples start with {percent(share)} of the weight that CE gives them."
-    start = float(margins.double().mean())
-    if level != "none" and start < -TAU:
+    if level != "none" and -math.inf < start < -TAU:
         scaled = mean_initial_weight(Scaled(curriculum, TAU / -start), initial_margins=margins) / cross_entropy
         if scaled > share:
             sentence += f" Scaling it with tau={TAU} would make that {percent(scaled)}."
     return Verdict(level, weight, share, sentence)
 
 
-def _initial_margins(caller: str, num_classes: int | None, initial_margins: Tensor | None) -> Tensor:
+def _initial_margins(caller: str, num_classes: int | None, initial_margins: Sequence[float] | Tensor | None) -> Tensor:
     if (num_classes is None) == (initial_margins is None):
         raise ValueError(f"{caller} expects either num_classes or initial_margins")
     if num_classes is not None:
-        _check_num_classes(caller, num_classes)
-        return simulate_initial_margins(num_classes, affordable_samples(num_classes))
-    assert initial_margins is not None
-    return initial_margins
+        num_classes = _checked_num_classes(caller, num_classes)
+        return simulate_initial_margins(num_classes, affordable_samples(num_classes)).double()
+    margins = _as_margins(caller, "initial_margins", initial_margins)
+    if not margins.numel() or margins.isnan().any():
+        got = f"{int(margins.isnan().sum())} NaN among {margins.numel()} numbers"
+        raise ValueError(f"{caller} expects at least one number and no NaN as initial_margins, got {got}")
+    return margins
+
+
+def _as_margins(caller: str, name: str, given: object) -> Tensor:
+    try:
+        return torch.as_tensor(given, dtype=torch.float64).detach()
+    except (TypeError, ValueError, RuntimeError):  # what torch raises for strings, ragged lists and strangers
+        raise TypeError(f"{caller} expects numbers as {name}, got {kind(given)}") from None
 
 
 def describe(curriculum: Curriculum) -> str:
@@ -275,10 +291,12 @@ def percent(share: float) -> str:
     return f"{100 * share:.3g} %"
 
 
-def _check_num_classes(caller: str, num_classes: int) -> None:
-    if operator.index(num_classes) < 2:
-        raise ValueError(f"{caller} expects num_classes >= 2, got num_classes={num_classes}")
-
-
-def _kind(batch: object) -> str:
-    return f"{type(batch).__name__} of {len(batch)}" if isinstance(batch, (tuple, list)) else type(batch).__name__
+def _checked_num_classes(caller: str, num_classes: int) -> int:
+    """As a plain integer: numpy's and torch's are ones, too."""
+    try:
+        number = operator.index(num_classes)
+    except TypeError:
+        raise TypeError(f"{caller} expects an integer num_classes >= 2, got num_classes={num_classes!r}") from None
+    if number < 2:
+        raise ValueError(f"{caller} expects num_classes >= 2, got num_classes={number}")
+    return number

@@ -17,6 +17,7 @@ from torch.nn import functional as F
 from curriculoss.margin import (
     Direction,
     accurate,
+    autocast,
     call,
     check_num_classes,
     check_target,
@@ -56,9 +57,8 @@ def linear_soft_margin(
             f"{None if bias is None else tuple(bias.shape)} and {tuple(target.shape)}"
         )
     check_num_classes(weight.shape[0])
-    device = hidden.device.type
-    if torch.is_autocast_enabled(device):
-        half = torch.get_autocast_dtype(device)
+    if autocast(hidden) and torch.float64 not in (hidden.dtype, weight.dtype):
+        half = torch.get_autocast_dtype(hidden.device.type)
         hidden, weight, bias = hidden.to(half), weight.to(half), None if bias is None else bias.to(half)
     if mapped():  # a transform wants plain steps
         logits = F.linear(hidden, weight, bias)

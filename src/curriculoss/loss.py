@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
 from curriculoss.batch import Batch, weight_of
 from curriculoss.curricula import Curriculum
 from curriculoss.linear import linear_soft_margin
-from curriculoss.margin import check_logits, standard_loss, wide
+from curriculoss.margin import autocast, check_logits, kind, standard_loss, wide
 from curriculoss.regularized import Regularized
 
 REDUCTIONS = ("mean", "sum", "none")
@@ -22,6 +24,8 @@ class RobustLoss(nn.Module):
     `F.cross_entropy`; "mean" divides by the weights of the samples that count. With `normalize` a loss is divided by
     the largest weight of its curriculum, as the paper trains, so that a learning rate tuned for CE carries over; losses
     with a second term are divided by that of their primary (CE's is 1), and sums stay on the scale of their papers.
+
+    In place of `nn.CrossEntropyLoss(weight=w, label_smoothing=a)` write `RobustLoss(GLS(a), class_weight=w)`.
     """
 
     class_weight: Tensor | None
@@ -36,23 +40,29 @@ class RobustLoss(nn.Module):
         normalize: bool = True,
     ) -> None:
         super().__init__()
-        if not isinstance(loss, Curriculum | Regularized):
-            raise TypeError(f"RobustLoss expects a loss such as MAE() or get('mae'), got {loss!r}")
-        if reduction not in REDUCTIONS:
-            raise ValueError(f"RobustLoss expects reduction 'mean', 'sum' or 'none', got {reduction!r}")
-        if class_weight is not None:
-            class_weight = torch.as_tensor(class_weight)
-            if class_weight.dim() != 1 or not class_weight.is_floating_point():
-                raise ValueError(f"RobustLoss expects class_weight as K floating-point numbers, got {class_weight}")
+        self.normalize = normalize
         self.loss = loss
         self.reduction = reduction
         self.ignore_index = ignore_index
-        self.normalize = normalize
-        self.scale = 1 / loss.unit_weight if normalize else 1.0
-        self.register_buffer("class_weight", class_weight)
+        self.register_buffer("class_weight", None if class_weight is None else _as_weights(class_weight))
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Checked and consistent also when it is changed between epochs: the scale follows the loss."""
+        if name == "loss" and not isinstance(value, Curriculum | Regularized):
+            raise TypeError(f"RobustLoss expects a loss such as MAE() or get('mae'), got {value!r}")
+        if name == "reduction" and value not in REDUCTIONS:
+            raise ValueError(f"RobustLoss expects reduction 'mean', 'sum' or 'none', got {value!r}")
+        if name == "ignore_index" and not isinstance(value, int):
+            raise TypeError(f"RobustLoss expects an integer ignore_index, got {value!r}")
+        super().__setattr__(name, value)
+        if name in ("loss", "normalize") and "loss" in self.__dict__:
+            self.scale = 1 / self.loss.unit_weight if self.normalize else 1.0
 
     def extra_repr(self) -> str:
-        return f"{self.loss}, reduction={self.reduction!r}, normalize={self.normalize}"
+        text = f"{self.loss}, reduction={self.reduction!r}, normalize={self.normalize}"
+        if self.ignore_index != -100:
+            text += f", ignore_index={self.ignore_index}"
+        return text if self.class_weight is None else f"{text}, class_weight of {len(self.class_weight)} classes"
 
     def forward(self, logits: Tensor, target: Tensor) -> Tensor:
         self._check(logits, target)
@@ -72,7 +82,8 @@ class RobustLoss(nn.Module):
         """The loss of `F.linear(hidden, weight, bias)` without ever storing those logits; standard-form losses only."""
         if not isinstance(self.loss, Curriculum):
             raise TypeError(f"linear expects a standard-form loss such as MAE(), got {self.loss!r}")
-        self._check_classes(len(weight))
+        if isinstance(weight, Tensor) and weight.dim():
+            self._check_classes(len(weight))
         margin = linear_soft_margin(hidden, weight, bias, target, ignore_index=self.ignore_index)
         value = self.loss.loss(margin) * self.scale
         value = value * weight_of(target, self.class_weight, self.ignore_index, value.dtype)
@@ -88,7 +99,14 @@ class RobustLoss(nn.Module):
         return total.to(value.dtype)
 
     def _check(self, logits: Tensor, target: Tensor) -> None:
-        if isinstance(target, Tensor) and target.is_floating_point() and target.shape == logits.shape and logits.dim():
+        if isinstance(target, Tensor) and target.is_floating_point():
+            if not isinstance(logits, Tensor) or target.shape != logits.shape or not logits.dim():
+                raise ValueError(
+                    "RobustLoss expects int64 class indices, or probabilities in the shape of the logits, as target, "
+                    f"got {kind(logits)} logits {_size(logits)} and {kind(target)} target {_size(target)}"
+                )
+            if self.ignore_index >= 0:
+                raise ValueError(f"probabilities know no ignored class, got ignore_index={self.ignore_index}")
             label = logits.new_zeros(logits.shape[:1] + logits.shape[2:] if logits.dim() > 1 else (), dtype=torch.int64)
             check_logits(logits, label, "RobustLoss")
         else:
@@ -102,7 +120,20 @@ class RobustLoss(nn.Module):
             )
 
 
+def _size(value: object) -> tuple[int, ...]:
+    return tuple(getattr(value, "shape", ()))
+
+
+def _as_weights(given: Any) -> Tensor:
+    try:
+        weights = torch.as_tensor(given)
+    except (TypeError, ValueError, RuntimeError):
+        raise TypeError(f"RobustLoss expects class_weight as a number for each class, got {given!r}") from None
+    if weights.dim() != 1:
+        raise ValueError(f"RobustLoss expects class_weight as a number for each class, got shape {_size(weights)}")
+    return weights if weights.is_floating_point() else weights.to(torch.get_default_dtype())
+
+
 def _in_dtype_of(given: Tensor, value: Tensor) -> Tensor:
     """What came in half precision goes out so, but for autocast, which runs F.cross_entropy in float32 too."""
-    same = value.dtype == given.dtype or torch.is_autocast_enabled(given.device.type)
-    return value if same else value.to(given.dtype)
+    return value if value.dtype == given.dtype or autocast(given) else value.to(given.dtype)

@@ -18,6 +18,7 @@ from typing import Any, Protocol
 
 import torch
 from torch import Tensor
+from torch.amp.autocast_mode import is_autocast_available
 from torch.autograd import Function
 
 # Few large blocks: small ones drown in thread start-up, most of all beside another busy process.
@@ -36,7 +37,8 @@ def soft_margin(logits: Tensor, target: Tensor, *, ignore_index: int = -100) -> 
 
     `logits` is (N, K), (N, K, d1, ...) or (K,), `target` holds int64 class indices of the same shape
     without K. Ignored samples have margin 0 and no gradient. A class with logit -inf does not exist: if
-    all others are masked the margin is +inf with zero gradient, if the label is masked it is -inf.
+    all others are masked the margin is +inf with zero gradient, if the label is masked it is -inf. A logit
+    of +inf gives NaN, but for the label's own, which is the largest margin there is.
     Half-precision logits are computed in float32 and give float32 margins.
     """
     check_logits(logits, target, "soft_margin")
@@ -90,7 +92,10 @@ def check_logits(logits: Tensor, target: Tensor, caller: str) -> None:
         raise ValueError(
             f"{caller} expects logits (N, K), (N, K, d1, ...) or (K,) and a target of that shape without K, "
             f"got logits {tuple(shape)} and target {tuple(target.shape)}"
+            + (" (for one-hot labels give target.argmax(1))" if target.shape == shape else "")
         )
+    if logits.device != target.device:
+        raise ValueError(f"{caller} expects logits and target on one device, got {logits.device} and {target.device}")
     check_num_classes(shape[1] if len(shape) > 1 else shape[0])
 
 
@@ -116,6 +121,12 @@ def call(function: type[Function], *inputs: Any) -> Any:
     """`function.apply(*inputs)`, sparing the 50 µs in which it reads its own signature unless a transform needs it."""
     apply = function.apply if transformed() else getattr(super(Function, function), "apply")  # noqa: B009  mypy knows no such base
     return apply(*inputs)
+
+
+def autocast(tensor: Tensor) -> bool:
+    """Whether operations on its device are cast automatically; a device without autocast would be an error to ask."""
+    device = tensor.device.type
+    return is_autocast_available(device) and torch.is_autocast_enabled(device)
 
 
 def wide(margin: Tensor) -> Tensor:

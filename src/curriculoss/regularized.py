@@ -12,10 +12,10 @@ from torch import Tensor
 
 from curriculoss.batch import Batch
 from curriculoss.curricula import CE, MAE, Curriculum
-from curriculoss.curricula.base import is_finite
+from curriculoss.curricula.base import check_curriculum, check_number, is_finite
 from curriculoss.curricula.families import AUL
 from curriculoss.curricula.registry import register
-from curriculoss.margin import soft_margin
+from curriculoss.margin import kind, soft_margin
 
 
 class Parts(NamedTuple):
@@ -27,11 +27,9 @@ class Parts(NamedTuple):
     regularizer_scale: Tensor
 
 
-def _check_number(
-    name: str, symbol: str, value: object, constraints: str = "a finite number", holds: bool = True
-) -> None:
-    if not is_finite(value) or not holds:
-        raise ValueError(f"{name} expects {constraints}, got {symbol}={value!r}")
+def _times(factor: float, value: Tensor) -> Tensor:
+    """A term with factor 0 counts nothing, also where it is infinite, as a masked label's cross entropy is."""
+    return factor * (value if factor else value.masked_fill(value == math.inf, 0.0))
 
 
 class Regularized(ABC):
@@ -49,7 +47,12 @@ class Regularized(ABC):
     @property
     def unit_weight(self) -> float:
         """What normalisation divides by: the largest weight of the primary."""
-        return self.primary.peak.weight
+        return self.primary.unit_weight
+
+    @property
+    def bounded_below(self) -> bool:
+        """Whether there is a bound that the loss cannot fall below; without one, training drives logits to infinity."""
+        return True
 
     @abstractmethod
     def of(self, batch: Batch) -> Tensor:
@@ -62,11 +65,19 @@ class Regularized(ABC):
         self, logits: Tensor, target: Tensor, *, class_weight: Tensor | None = None, ignore_index: int = -100
     ) -> Tensor:
         """The loss of each sample, on the scale of its paper, 0 where ignored."""
+        self._check(logits, target)
         return self.of(Batch(logits, target, class_weight, ignore_index))
 
     def parts(self, logits: Tensor, target: Tensor, *, ignore_index: int = -100) -> Parts:
         """The two terms of each sample and the factors before them."""
+        self._check(logits, target)
         return self._parts(Batch(logits, target, None, ignore_index))
+
+    def _check(self, logits: Tensor, target: Tensor) -> None:
+        """What a batch takes for granted; the rest it checks itself."""
+        for name, value in (("logits", logits), ("target", target)):
+            if not isinstance(value, Tensor):
+                raise TypeError(f"{type(self).__name__} expects a tensor as {name}, got {kind(value)}")
 
 
 def _filled(batch: Batch, value: float) -> Tensor:
@@ -124,7 +135,7 @@ class MSE(Regularized):
     regularizer = "sum(p[i]**2 for i in range(K))"
 
     def __post_init__(self) -> None:
-        _check_number("MSE", "alpha", self.alpha)
+        check_number("MSE", "alpha", self.alpha)
 
     @property
     def primary(self) -> Curriculum:
@@ -149,7 +160,7 @@ class MSE(Regularized):
 @dataclass(frozen=True)
 class GLS(Regularized):
     """Generalised label smoothing: cross entropy with a share α of every label spread over all classes; with α < 0
-    (negative smoothing) the outputs get surer instead.
+    (negative smoothing) the outputs get surer instead, and the loss is unbounded below: it takes weight decay.
 
     Wei et al., ICML 2022; for α > 0, Szegedy et al., CVPR 2016.
     """
@@ -161,8 +172,8 @@ class GLS(Regularized):
     constraints = "alpha <= 1"
 
     def __post_init__(self) -> None:
-        _check_number("GLS", "alpha", self.alpha)
-        _check_number("GLS", "alpha", self.alpha, self.constraints, self.alpha <= 1)
+        check_number("GLS", "alpha", self.alpha)
+        check_number("GLS", "alpha", self.alpha, self.constraints, self.alpha <= 1)
 
     @property
     def primary(self) -> Curriculum:
@@ -170,7 +181,11 @@ class GLS(Regularized):
 
     def of(self, batch: Batch) -> Tensor:
         parts = self._parts(batch)
-        return (1 - self.alpha) * parts.primary + self.alpha * parts.regularizer
+        return _times(1 - self.alpha, parts.primary) + self.alpha * parts.regularizer
+
+    @property
+    def bounded_below(self) -> bool:
+        return self.alpha >= 0
 
     def _parts(self, batch: Batch) -> Parts:
         scales = _filled(batch, 1 - self.alpha), _filled(batch, self.alpha)
@@ -183,6 +198,10 @@ class CR(Regularized):
     """Cross entropy with the confidence regulariser: what peer loss is in expectation, minus β times the cross entropy
     of labels drawn from `prior`, the frequencies of the (noisy) labels; uniform if None.
 
+    With β > 0 it is unbounded below: logits grow for ever, at a rate of β, unless weight decay or early stopping holds
+    them. At β = 1, what peer loss has and the paper too, it is linear in the logits: with a uniform prior, their mean
+    minus s_y. A small β diverges as slowly as it is small.
+
     Cheng et al., ICLR 2021.
     """
 
@@ -194,9 +213,12 @@ class CR(Regularized):
     constraints = "prior >= 0 that sums to 1, one number a class"
 
     def __post_init__(self) -> None:
-        _check_number("CR", "beta", self.beta)
+        check_number("CR", "beta", self.beta)
         if self.prior is not None:
-            prior = torch.as_tensor(self.prior, dtype=torch.float64)
+            try:
+                prior = torch.as_tensor(self.prior, dtype=torch.float64)
+            except (TypeError, ValueError, RuntimeError):  # no numbers
+                prior = torch.zeros(())
             if prior.dim() != 1 or not (prior >= 0).all() or not math.isclose(float(prior.sum()), 1, abs_tol=1e-4):
                 raise ValueError(f"CR expects {self.constraints}, got prior={self.prior!r}")
             object.__setattr__(self, "prior", tuple((prior / prior.sum()).tolist()))
@@ -208,6 +230,10 @@ class CR(Regularized):
     def of(self, batch: Batch) -> Tensor:
         parts = self._parts(batch)
         return parts.primary + self.beta * parts.regularizer
+
+    @property
+    def bounded_below(self) -> bool:
+        return self.beta <= 0
 
     def _parts(self, batch: Batch) -> Parts:
         share = batch.uniform()
@@ -224,7 +250,10 @@ class PeerLoss(Regularized):
     """Peer loss: each sample's loss minus α times what it would pay for the label of a random other sample.
 
     Peers are drawn from the labels of the batch that are not ignored, anew at every call, with `generator` or torch's
-    own. Liu & Guo, ICML 2020.
+    own. Of an unbounded curriculum, such as CE, it is unbounded below if α > 0: logits grow for ever, at a rate of α,
+    unless weight decay or early stopping holds them. A bounded one, such as `PeerLoss(MAE())`, does not need that.
+
+    Liu & Guo, ICML 2020.
     """
 
     curriculum: Curriculum = CE()  # noqa: RUF009  shared, but frozen
@@ -235,9 +264,10 @@ class PeerLoss(Regularized):
     regularizer = "-l(p[peer])"
 
     def __post_init__(self) -> None:
-        _check_number("PeerLoss", "alpha", self.alpha)
-        if not isinstance(self.curriculum, Curriculum):
-            raise TypeError(f"PeerLoss expects a curriculum such as CE(), got {self.curriculum!r}")
+        check_number("PeerLoss", "alpha", self.alpha)
+        check_curriculum("PeerLoss", self.curriculum)
+        if self.generator is not None and not isinstance(self.generator, torch.Generator):
+            raise TypeError(f"PeerLoss expects a torch.Generator or None, got generator={self.generator!r}")
 
     @property
     def primary(self) -> Curriculum:
@@ -247,11 +277,16 @@ class PeerLoss(Regularized):
         parts = self._parts(batch)
         return parts.primary + self.alpha * parts.regularizer
 
+    @property
+    def bounded_below(self) -> bool:
+        return self.curriculum.bounded or self.alpha <= 0
+
     def _parts(self, batch: Batch) -> Parts:
         other = Batch(
             batch.logits, self._peers(batch.target, batch.ignore_index), batch.class_weight, batch.ignore_index
         )
         primary, peers = batch.primary(self.curriculum), other.primary(self.curriculum)
+        peers = peers.masked_fill(peers == math.inf, 0.0)  # a peer's label may not exist for this sample
         return Parts(primary, -peers, _filled(batch, 1.0), _filled(batch, self.alpha))
 
     def _peers(self, target: Tensor, ignore_index: int) -> Tensor:
@@ -280,7 +315,7 @@ class ActivePassive(Regularized):
         for term in terms:
             if not (isinstance(term, tuple) and len(term) == 2 and isinstance(term[0], Curriculum | Regularized)):
                 raise TypeError(f"ActivePassive expects (loss, weight) pairs such as (NCE(), 0.7), got {term!r}")
-            _check_number("ActivePassive", "weight", term[1])
+            check_number("ActivePassive", "weight", term[1])
         if not terms:
             raise ValueError("ActivePassive expects at least one (loss, weight) pair, got none")
         self.terms = terms
@@ -304,7 +339,12 @@ class ActivePassive(Regularized):
         return self.terms[-1][0].primary
 
     def of(self, batch: Batch) -> Tensor:
-        return torch.stack([weight * loss.of(batch) for loss, weight in self.terms]).sum(0)
+        return torch.stack([_times(weight, loss.of(batch)) for loss, weight in self.terms]).sum(0)
+
+    @property
+    def bounded_below(self) -> bool:
+        """Where all weights are positive; of a negative one nothing is promised."""
+        return all(weight >= 0 and (isinstance(x, Curriculum) or x.bounded_below) for x, weight in self.terms)
 
     def _parts(self, batch: Batch) -> Parts:
         """All primaries and all regularisers of the terms, added up with their factors."""
@@ -312,18 +352,17 @@ class ActivePassive(Regularized):
         for loss, weight in self.terms:
             if isinstance(loss, Regularized):
                 parts = loss._parts(batch)
-                primary = primary + weight * parts.primary_scale * parts.primary
+                primary = primary + _times(weight, parts.primary_scale * parts.primary)
                 regularizer = regularizer + weight * parts.regularizer_scale * parts.regularizer
             else:
-                primary = primary + weight * loss.of(batch)
+                primary = primary + _times(weight, loss.of(batch))
         return Parts(primary, regularizer, _filled(batch, 1.0), _filled(batch, 1.0))
 
 
 @register("nce+mae")
 def nce_mae(q: float = 0.3) -> ActivePassive:
     """(1 − q)·NCE + q·MAE; the default is what the paper tuned on CIFAR-100."""
-    if not 0 < q < 1:
-        raise ValueError(f"nce+mae expects 0 < q < 1, got q={q!r}")
+    check_number("nce+mae", "q", q, "0 < q < 1", is_finite(q) and 0 < q < 1)
     return ActivePassive((NCE(), 1 - q), (MAE(), q))
 
 

@@ -13,7 +13,11 @@ from torch import Tensor
 from torch.autograd import Function
 
 from curriculoss.curricula.asymmetry import is_symmetric, max_noise_ratio
-from curriculoss.margin import call, wide
+from curriculoss.margin import call, kind, transformed, wide
+
+# Of hyperparameters: beyond, one over them or their square overflows, or an integer that torch cannot take.
+SMALLEST, LARGEST = 1e-30, 1e18
+LARGEST_WEIGHT = 1e300  # of a peak, and one over it for the least: beyond, the loss around it overflows
 
 
 class Peak(NamedTuple):
@@ -27,6 +31,21 @@ def is_finite(value: Any) -> bool:
     """Whether it is a number and finite, also for a number that torch.compile only knows by name."""
     number = isinstance(value, numbers.Real)
     return number and -math.inf < value < math.inf
+
+
+def check_number(
+    name: str, symbol: str, value: Any, constraints: str = "a finite number", holds: bool = True, least: float = 0.0
+) -> None:
+    """Refuse what is no finite number, does not meet the constraints, or is not of an ordinary size."""
+    if is_finite(value) and holds and value != 0 and not least <= abs(value) <= LARGEST:
+        constraints, holds = f"a number from {least:g} to {LARGEST:g} in size", False
+    if not is_finite(value) or not holds:
+        raise ValueError(f"{name} expects {constraints}, got {symbol}={value!r:.60}")
+
+
+def check_curriculum(caller: str, value: object) -> None:
+    if not isinstance(value, Curriculum):
+        raise TypeError(f"{caller} expects a curriculum such as MAE(), got {value!r}")
 
 
 class _Loss(Function):
@@ -67,8 +86,26 @@ class Curriculum(ABC):
             if not is_finite(value):
                 raise ValueError(f"{name} expects a finite number, got {field.name}={value!r}")
         if not self._valid():
-            given = ", ".join(f"{field.name}={getattr(self, field.name)!r}" for field in fields(self))
-            raise ValueError(f"{name} expects {self.constraints}, got {given}")
+            raise ValueError(f"{name} expects {self.constraints}, got {self._given()}")
+        for field in fields(self):
+            check_number(name, field.name, getattr(self, field.name), least=SMALLEST)
+        self._check_peak()
+
+    def _given(self) -> str:
+        return ", ".join(f"{field.name}={getattr(self, field.name)!r:.60}" for field in fields(self))
+
+    def _check_peak(self) -> None:
+        """Hyperparameters so extreme that the largest weight is no ordinary number break all that follows."""
+        if transformed():  # a number that torch.compile knows by name has no value yet
+            return
+        try:
+            weight = self.peak.weight
+        except (ArithmeticError, ValueError):  # an overflow, or the logarithm of what underflowed
+            weight = math.nan
+        # Infinity is for designs that grow without bound, which normalisation refuses.
+        if not (1 / LARGEST_WEIGHT <= weight <= LARGEST_WEIGHT or weight == math.inf):
+            expected = f"a largest weight between {1 / LARGEST_WEIGHT:g} and {LARGEST_WEIGHT:g}"
+            raise ValueError(f"{type(self).__name__} expects hyperparameters with {expected}, got {self._given()}")
 
     def _valid(self) -> bool:
         """Whether the hyperparameters meet `constraints`."""
@@ -76,12 +113,18 @@ class Curriculum(ABC):
 
     def loss(self, margin: Tensor) -> Tensor:
         """l(Δ), element by element, in the dtype of `margin`."""
+        self._check_margin(margin)
         value: Tensor = call(_Loss, margin, self)
         return value
 
     def weight(self, margin: Tensor) -> Tensor:
         """w(Δ) = −l'(Δ), element by element, in the dtype of `margin`."""
+        self._check_margin(margin)
         return self._weight(wide(margin)).to(margin.dtype)
+
+    def _check_margin(self, margin: Tensor) -> None:
+        if not isinstance(margin, Tensor) or not margin.is_floating_point():
+            raise TypeError(f"{type(self).__name__} expects floating-point margins, got {kind(margin)}")
 
     def of(self, batch: Any) -> Tensor:
         """The loss of each sample of a batch (of logits and targets), as losses with a second term have it too."""
@@ -96,7 +139,13 @@ class Curriculum(ABC):
     @property
     def unit_weight(self) -> float:
         """What normalisation divides by."""
-        return self.peak.weight
+        weight = self.peak.weight
+        if weight == math.inf:
+            raise ValueError(
+                f"{type(self).__name__} has no largest weight to normalise by, it grows without bound: "
+                "RobustLoss takes it with normalize=False"
+            )
+        return weight
 
     @abstractmethod
     def _loss(self, margin: Tensor) -> Tensor: ...

@@ -9,13 +9,8 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from curriculoss.curricula.base import Curriculum, Peak, is_finite
+from curriculoss.curricula.base import SMALLEST, Curriculum, Peak, check_curriculum, check_number, is_finite
 from curriculoss.curricula.integral import Integral
-
-
-def _check_curriculum(name: str, value: object) -> None:
-    if not isinstance(value, Curriculum):
-        raise TypeError(f"{name} expects a curriculum such as MAE(), got {value!r}")
 
 
 @dataclass(frozen=True)
@@ -30,9 +25,10 @@ class Scaled(Curriculum):
     constraints = "alpha > 0"
 
     def __post_init__(self) -> None:
-        _check_curriculum("Scaled", self.curriculum)
-        if not is_finite(self.alpha) or self.alpha <= 0:
-            raise ValueError(f"Scaled expects a finite alpha > 0, got alpha={self.alpha!r}")
+        check_curriculum("Scaled", self.curriculum)
+        positive = is_finite(self.alpha) and self.alpha > 0
+        check_number("Scaled", "alpha", self.alpha, "a finite alpha > 0", positive, SMALLEST)
+        self._check_peak()
 
     def _loss(self, margin: Tensor) -> Tensor:
         return self.curriculum._loss(self.alpha * margin)
@@ -61,9 +57,8 @@ class Shifted(Curriculum):
     weight_formula = "w(margin + beta)"
 
     def __post_init__(self) -> None:
-        _check_curriculum("Shifted", self.curriculum)
-        if not is_finite(self.beta):
-            raise ValueError(f"Shifted expects a finite beta, got beta={self.beta!r}")
+        check_curriculum("Shifted", self.curriculum)
+        check_number("Shifted", "beta", self.beta, "a finite beta")
 
     def _loss(self, margin: Tensor) -> Tensor:
         return self.curriculum._loss(margin + self.beta)
@@ -86,7 +81,8 @@ class Designed(Curriculum):
     """A curriculum from a weight function of one's own; the loss follows as l(Δ) = ∫_Δ^∞ w.
 
     `weight_function` maps a float64 tensor of margins to weights ≥ 0, element by element, in torch operations. If
-    ∫^∞ w diverges, the loss is counted from Δ = 0 instead.
+    ∫^∞ w diverges, the loss is counted from Δ = 0 instead. If w grows without bound, its peak is infinite, and
+    `RobustLoss` takes it with `normalize=False` alone.
     """
 
     weight_function: Callable[[Tensor], Tensor]

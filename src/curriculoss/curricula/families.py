@@ -366,7 +366,7 @@ class TCE(Curriculum):
 
     formula = "sum((1 - p)**i / i for i in range(1, q + 1))"
     weight_formula = "p*sum((1 - p)**i for i in range(1, q + 1))"
-    constraints = "an integer q >= 1"
+    constraints = "an integer q from 1 to 1000000"  # terms that are added up one by one
     bounded = True
 
     def __post_init__(self) -> None:
@@ -374,7 +374,7 @@ class TCE(Curriculum):
         object.__setattr__(self, "q", int(self.q))
 
     def _valid(self) -> bool:
-        return self.q >= 1 and self.q == int(self.q)
+        return 1 <= self.q <= 1_000_000 and self.q == int(self.q)
 
     def _loss(self, margin: Tensor) -> Tensor:
         c = torch.sigmoid(-margin)

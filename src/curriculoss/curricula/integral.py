@@ -94,10 +94,16 @@ class Integral:
         return float(wrong[wrong.abs().argmin()]) if len(wrong) else None
 
     def peak(self) -> tuple[float, float]:
-        """Where the weight is largest: the best of all nodes, then the root of its derivative beside it."""
+        """Where the weight is largest: the best of all nodes, then the root of its derivative beside it.
+
+        A weight that still grows by a twentieth over the last three decades, as log(log Δ) does, has no bound.
+        """
         margin = torch.cat([self.knots, self._inner(self.knots)]).sort().values
         weight = self.weight(margin)
         best = int(weight.argmax())
+        for end, side in ((0, -1), (-1, 1)):
+            if weight[end] == weight[best] > 1.05 * self.weight(margin.new_tensor([side * 1e9]))[0]:
+                return side * math.inf, math.inf
         if weight[0] >= weight[best] * (1 - 1e-12):
             return -math.inf, float(weight[best])
         low, high = float(margin[best - 1]), float(margin[min(best + 1, len(margin) - 1)])

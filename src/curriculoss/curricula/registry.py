@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, TypeVar
 
 Factory = TypeVar("Factory", bound=Callable[..., Any])
@@ -27,12 +27,24 @@ def available() -> tuple[str, ...]:
     return tuple(_factories)
 
 
+def suggestion(word: str, known: Collection[str]) -> str:
+    """What to say after an unknown word: the nearest of the known ones, letters in another order first, and all."""
+
+    def nearness(other: str) -> tuple[bool, float]:
+        return sorted(other) == sorted(word), difflib.SequenceMatcher(None, other, word).ratio()
+
+    nearest = max(known, key=nearness)
+    asked = f", did you mean {nearest!r}?" if nearness(nearest)[1] else "."
+    return f"{asked} Available: {', '.join(known)}"
+
+
 def factory(name: str) -> Callable[..., Any]:
     """What makes the loss of that name: its class, or the function that puts it together."""
+    if not isinstance(name, str):
+        raise TypeError(f"expected the name of a loss, such as 'mae', got {name!r}")
     found = _factories.get(name.lower())
     if found is None:
-        nearest = difflib.get_close_matches(name.lower(), _factories, 1, 0.0)[0]
-        raise ValueError(f"unknown loss {name!r}, did you mean {nearest!r}? Available: {', '.join(_factories)}")
+        raise ValueError(f"unknown loss {name!r}{suggestion(name.lower(), _factories)}")
     return found
 
 
