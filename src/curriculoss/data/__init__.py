@@ -1,0 +1,82 @@
+"""Data sets: embedded, published, or the user's own, all as tensors or lazily decoded image files."""
+
+import os
+from collections.abc import Callable
+from difflib import get_close_matches
+from functools import partial
+from pathlib import Path
+
+from curriculoss.data import arrays, cifar, digits, folders, idx, tables, webvision
+from curriculoss.data.batches import Batches
+from curriculoss.data.dataset import Dataset, Split
+from curriculoss.data.files import DataError, data_folder, first_line
+from curriculoss.data.images import Images
+
+__all__ = ["Batches", "DataError", "Dataset", "Images", "Split", "available", "data_folder", "load"]
+
+EMBEDDED: dict[str, Callable[[], Dataset]] = {
+    "digits": digits.digits,
+    "digits-100": partial(digits.digits, 2),
+    "digits-1000": partial(digits.digits, 3),
+}
+PUBLISHED: dict[str, Callable[[Path, bool], Dataset]] = {
+    "mnist": partial(idx.mnist, "mnist"),
+    "fashion-mnist": partial(idx.mnist, "fashion-mnist"),
+    "cifar10": partial(cifar.cifar, 10),
+    "cifar100": partial(cifar.cifar, 100),
+    "webvision": partial(webvision.webvision, 1000),
+    "webvision-50": partial(webvision.webvision, 50),
+    "webvision-200": partial(webvision.webvision, 200),
+    "webvision-400": partial(webvision.webvision, 400),
+}
+
+
+def available() -> tuple[str, ...]:
+    """The names that `load` knows; it also takes paths."""
+    return (*EMBEDDED, *PUBLISHED)
+
+
+def load(
+    source: str | Path,
+    *,
+    data_dir: str | Path | None = None,
+    download: bool = False,
+    label: str | None = None,
+    test: str | Path | None = None,
+) -> Dataset:
+    """A data set by name, or from a path: a folder of class folders, or a .npz, .csv or .parquet file.
+
+    `data_dir` holds published data (else CURRICULOSS_DATA, else the cache folder), fetched there if `download`.
+    `label` names the label column of a table. `test` is a path of the same kind with the test samples.
+    Raises DataError, a ValueError of one line.
+    """
+    try:
+        return _load(str(source), data_dir, download, label, None if test is None else Path(os.path.expanduser(test)))
+    except OSError as error:  # a folder that may not be entered, a name too long
+        raise DataError(f"{source}: cannot be read: {first_line(error)}") from error
+
+
+def _load(source: str, data_dir: str | Path | None, download: bool, label: str | None, test: Path | None) -> Dataset:
+    if source in EMBEDDED:
+        return EMBEDDED[source]()
+    if source in PUBLISHED:
+        return PUBLISHED[source](data_folder(data_dir), download)
+    path = Path(os.path.expanduser(source))
+    if source.strip() and path.is_dir():
+        return folders.folder(path, test)
+    if path.is_file():
+        return _file(path, label, test)
+    near = get_close_matches(source, available(), 1)
+    hint = f"; did you mean {near[0]!r}?" if near else ""
+    raise DataError(f"no data set or path {source!r}; known: {', '.join(available())}{hint}")
+
+
+def _file(path: Path, label: str | None, test: Path | None) -> Dataset:
+    kind = path.suffix.lower()
+    if test is not None and test.suffix.lower() != kind:
+        raise DataError(f"{test}: expected a {kind} file, as {path} is")
+    if kind == ".npz":
+        return arrays.npz(path, test)
+    if kind in (".csv", ".parquet"):
+        return tables.table(path, label, test)
+    raise DataError(f"{path}: expected a folder of class folders, or a .npz, .csv or .parquet file")
