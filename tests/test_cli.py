@@ -19,6 +19,11 @@ from curriculoss.curricula import CE, GCE, MAE, Curriculum, Scaled, registry
 from curriculoss.initial import mean_initial_weight, simulate_initial_margins, underfitting
 
 
+@pytest.fixture(autouse=True)
+def no_width_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
+
+
 def run(*arguments: str) -> Result:
     return CliRunner().invoke(cli.app, list(arguments), prog_name="curriculoss")
 
@@ -37,7 +42,7 @@ def test_no_command_teaches() -> None:
     result = run()
     assert (result.exit_code, result.stderr) == (0, "")
     assert result.stdout == run("--help").stdout
-    assert "curriculoss weight mae --fix scale --tau 2.6" in result.stdout
+    assert "curriculoss weight mae --fix scale\n" in result.stdout
 
 
 @pytest.mark.parametrize("command", ["losses", "weight"])
@@ -89,9 +94,24 @@ def test_listed_facts_are_those_of_the_losses() -> None:
             assert row["max_noise_ratio"] == loss.max_noise_ratio
             assert tuple(map(float, row["peak"].values())) == loss.peak
         else:
-            assert row["regularizer"] == loss.regularizer
+            assert (row["regularizer"], row["bounded_below"]) == (loss.regularizer, loss.bounded_below)
     assert rows["aul"]["hyperparameters"] == {"a": 1.1, "q": 5.0}
     assert (rows["mse"]["primary"], rows["gls"]["constraints"]) == ("MAE()", "alpha <= 1")
+
+
+def test_losses_that_diverge_say_so() -> None:
+    assert [row["name"] for row in answer("losses") if row.get("bounded_below") is False] == ["cr", "peer"]
+    assert " ".join(run("losses").stdout.split()).count("unbounded below:") == 2
+    said = f"It is {cli.curricula.UNBOUNDED_BELOW}."
+    assert said in answer("weight", "cr", "-k", "10")["sentence"]
+    assert said not in answer("weight", "cr", "-p", "beta=0", "-k", "10")["sentence"]
+
+
+@pytest.mark.parametrize(("columns", "width"), [(None, 100), ("60", 60), ("150", 150), ("1", 40)])
+def test_columns_set_the_width(columns: str | None, width: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    if columns is not None:
+        monkeypatch.setenv("COLUMNS", columns)
+    assert cli.console.new_console().width == width
 
 
 # weight
@@ -136,6 +156,14 @@ def test_a_fix_changes_the_answer() -> None:
     assert found["underfitting"] == "none"
     assert found["as"] == f"Scaled(MAE, alpha={fixed.alpha:.3g})"
     assert answer("weight", "mae", "--fix", "logit-bias")["as"].startswith("Shifted(MAE, beta=2.48")
+    assert answer("weight", "mae", "--fix", "scale")["share_of_ce"] == found["share_of_ce"]
+
+
+@pytest.mark.parametrize("arguments", [("agce", "q=7000"), ("ael", "q=1e-30"), ("fl", "q=1e18")], ids=" ".join)
+def test_a_loss_without_any_initial_weight_is_answered(arguments: tuple[str, str]) -> None:
+    result = run("weight", arguments[0], "-p", arguments[1])
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert "samples start with 0 % of the weight" in " ".join(result.stdout.split())
 
 
 def test_a_fix_that_would_do_harm_is_noted() -> None:
@@ -148,7 +176,7 @@ def test_a_fix_that_would_do_harm_is_noted() -> None:
 
 def test_simulating_in_pieces_gives_the_librarys_margins(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(initial, "CHUNK", 7001)
-    assert torch.equal(cli._simulate(10), simulate_initial_margins(10))
+    assert torch.equal(cli.curricula._simulate(10), simulate_initial_margins(10))
 
 
 @pytest.mark.parametrize(("suffix", "magic"), [(".png", b"\x89PNG"), (".svg", b"<?xml"), (".PDF", b"%PDF")])
@@ -158,6 +186,12 @@ def test_figures_are_written(tmp_path: Path, suffix: str, magic: bytes) -> None:
     assert result.exit_code == 0
     assert result.stdout.endswith(f"Drawn: {file}\n")
     assert file.read_bytes().startswith(magic)
+
+
+def test_a_tilde_is_the_home_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert answer("weight", "mae", "--out", "~/mae.png")["out"] == str(tmp_path / "mae.png")
+    assert (tmp_path / "mae.png").exists()
 
 
 def test_a_second_term_is_measured(tmp_path: Path) -> None:
@@ -197,13 +231,18 @@ def test_peers_are_other_samples() -> None:
         (["weight", "gce", "-p", "q=x"], "expected -p name=number, got -p 'q=x'"),
         (["weight", "gce", "-p", "q"], "expected -p name=number, got -p 'q'"),
         (["weight", "gce", "-p", "q=0.1", "-p", "q=0.2"], "expected each hyperparameter once, got 'q' twice"),
-        (["weight", "tce", "-p", "q=2.5"], "TCE expects an integer q >= 1, got q=2.5"),
+        (["weight", "tce", "-p", "q=2.5"], "TCE expects an integer q from 1 to 1000000, got q=2.5"),
+        (["weight", "tce", "-p", "q=1e300"], "TCE expects an integer q from 1 to 1000000, got q=1e+300"),
+        (["weight", "ael", "-p", "q=1e200"], "AEL expects a number from 1e-30 to 1e+18 in size, got q=1e+200"),
+        (["weight", "gls", "-p", "alpha=-1e308", "--json"], "GLS expects a number from 0 to 1e+18 in size, got alpha"),
+        (["weight", "peer", "-p", "generator=1"], "PeerLoss expects a torch.Generator or None, got generator=1.0"),
+        (["weight", "mea"], "unknown loss 'mea', did you mean 'mae'?"),
         (["weight", "mae", "-k", "1"], "expected 2 <= --num-classes <= 10,000,000, got 1"),
         (["weight", "mae", "-k", "many"], "--num-classes"),
         (["weight", "mae", "--fix", "scal", "--tau", "1"], "unknown fix 'scal', did you mean 'scale'?"),
-        (["weight", "mae", "--fix", "scale"], "fix 'scale' expects a finite tau > 0"),
+        (["weight", "mae", "--fix", "scale", "--tau", "0"], "fix 'scale' expects a finite tau > 0"),
         (["weight", "mae", "--tau", "1"], "--tau belongs to a fix"),
-        (["weight", "nce", "--fix", "scale", "--tau", "1"], "fix works on curricula"),
+        (["weight", "nce", "--fix", "scale", "--tau", "1"], "fix expects a curriculum such as MAE(), got NCE()"),
         (["weight", "mae", "--out", "mae.gif"], "expected --out to end in .png, .svg, .pdf, got 'mae.gif'"),
         (["weight", "mae", "--out", "mae"], "expected --out to end in .png, .svg, .pdf, got 'mae'"),
         (["weight", "mae", "--out", "no/such/folder/mae.png"], "there is no folder 'no/such/folder'"),
@@ -242,6 +281,16 @@ def test_the_module_is_the_command() -> None:
     assert (failed.returncode, failed.stdout) == (2, "")
     assert failed.stderr.startswith("Error: unknown loss 'agcce'")
     assert failed.stderr.count("\n") == 1
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="only Linux has a disk that is always full")
+@pytest.mark.parametrize("arguments", ["losses", "weight mae", "weight mae --json", "--help"])
+def test_an_answer_that_cannot_be_written_is_one_line(arguments: str) -> None:
+    with open("/dev/full", "w") as full:
+        command = [sys.executable, "-m", "curriculoss", *arguments.split()]
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    said = "Error: cannot write the answer: No space left on device\n"
+    assert (done.returncode, done.stderr) == (1, said)
 
 
 def test_figures_are_imported_only_to_draw() -> None:

@@ -8,6 +8,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from matplotlib.axes import Axes
@@ -18,7 +19,18 @@ from torch.nn import functional as F
 
 from curriculoss.curricula import CE, GCE, MAE, Curriculum, Scaled, registry
 from curriculoss.decompose import decompose
-from curriculoss.figures import PAPER_SETTINGS, all_curricula, empirical_weight, weight_over_initial_margins
+from curriculoss.figures import (
+    COLOURS,
+    MARGIN_COLOURS,
+    PAPER_SETTINGS,
+    MarginHistory,
+    all_curricula,
+    chosen_epochs,
+    dynamics,
+    empirical_weight,
+    margin_ridges,
+    weight_over_initial_margins,
+)
 from curriculoss.initial import describe, mean_initial_weight, simulate_initial_margins
 
 
@@ -184,3 +196,87 @@ def test_figures_do_without_pyplot() -> None:
 def test_descriptions_are_short() -> None:
     curricula = MAE(), GCE(0.123456), Scaled(MAE(), 1 / 3)
     assert [describe(c) for c in curricula] == ["MAE", "GCE(q=0.123)", "Scaled(MAE, alpha=0.333)"]
+
+
+def history(epochs: int = 4, *, curriculum: Curriculum | None = MAE(), open_ends: bool = True) -> MarginHistory:  # noqa: B008
+    """Clean samples move right, noisy ones left; there are a hundred times more of the former."""
+    edges = np.linspace(-30, 30, 241)
+    middle = (edges[1:] + edges[:-1]) / 2
+    counts = {
+        name: np.stack([size * np.exp(-0.5 * (middle - way * epoch) ** 2) for epoch in range(epochs)]).astype(int)
+        for name, size, way in (("clean", 100_000, 1), ("noisy", 1_000, -1))
+    }
+    if open_ends:
+        counts = {name: np.pad(each, ((0, 0), (1, 1))) for name, each in counts.items()}
+    return MarginHistory(edges, counts, curriculum, 12.34)
+
+
+@pytest.mark.parametrize("open_ends", [True, False])
+def test_densities_have_peak_one_where_the_margins_are(open_ends: bool) -> None:
+    made = history(open_ends=open_ends)
+    middle = (made.edges[1:] + made.edges[:-1]) / 2
+    for name, way in (("clean", 1), ("noisy", -1)):
+        density = made.densities(3)[name]
+        assert density.max() == 1 and len(density) == len(middle)
+        assert float((density * middle).sum() / density.sum()) == pytest.approx(3 * way, abs=0.01)
+
+
+def test_samples_in_open_bins_are_counted_with_their_neighbours() -> None:
+    edges, counts = np.arange(-20.0, 21.0), np.zeros((1, 42), int)
+    counts[0, [0, -1]] = 5
+    density = MarginHistory(edges, {"all": counts}).densities(0)["all"]
+    assert np.flatnonzero(density > 0.5).tolist() == [0, 39]
+
+
+def test_the_span_holds_nearly_all_margins() -> None:
+    low, high = history(4).span([0, 3])
+    assert low == pytest.approx(-3 - 2.5, abs=0.5) and high == pytest.approx(3 + 2.5, abs=0.5)
+
+
+def test_what_has_no_samples_has_no_density_and_no_ridge() -> None:
+    made = MarginHistory(np.linspace(-30, 30, 241), {"all": np.zeros((2, 242), int)})
+    assert made.densities(1) == {}
+    assert not margin_ridges(made).axes[0].collections
+    assert margin_ridges(MarginHistory(np.linspace(-30, 30, 241), {})).axes
+
+
+@pytest.mark.parametrize("count", [1, 2, 5, 9, 10, 20, 200])
+def test_chosen_epochs_have_both_ends_and_no_epoch_twice(count: int) -> None:
+    chosen = chosen_epochs(count)
+    assert (chosen[0], chosen[-1]) == (0, count - 1)
+    assert len(set(chosen)) == len(chosen) == min(count, 9) and chosen == sorted(chosen)
+
+
+def test_ridges_show_epochs_downwards_with_the_weight_over_them() -> None:
+    (axes,) = margin_ridges(history(4)).axes
+    assert texts(axes) == ["1", "2", "3", "4", "epoch"]
+    places = [text.xy[1] for text in axes.texts[:4]]  # type: ignore[attr-defined]
+    assert places == [3, 2, 1, 0]
+    assert len(axes.collections) == 8
+    margin, height = curves(axes)[-1]
+    torch.testing.assert_close(height / height.max(), MAE().weight(margin) / MAE().weight(margin).max())
+    assert float(height.max()) < axes.get_ylim()[1]
+
+
+def test_a_loss_without_a_weight_function_has_ridges_alone() -> None:
+    with_weight, without = (len(margin_ridges(history(curriculum=c)).axes[0].get_lines()) for c in (MAE(), None))
+    assert with_weight == without + 1
+
+
+def test_dynamics_share_their_scale_and_say_how_it_ended() -> None:
+    figure = dynamics({"CE": history(3, curriculum=CE()), "$\\frac$ & <MAE>": history(9)})
+    left, right = figure.axes
+    assert left.get_xlim() == right.get_xlim()
+    assert [axes.get_title(loc="left") for axes in figure.axes] == ["CE", "$\\frac$ & <MAE>"]
+    assert all("test accuracy 12.3 %" in texts(axes) for axes in figure.axes)
+    assert {"■ clean samples", "■ noisy samples", "━ weight w(Δ)"} <= set(texts(left))
+    assert len(rendered(figure)) > 5000 and len(rendered(figure, "svg")) > 5000
+
+
+def test_dynamics_of_nothing_are_refused() -> None:
+    with pytest.raises(ValueError, match="at least one history of margins, got none"):
+        dynamics({})
+
+
+def test_margins_have_other_colours_than_the_first_losses() -> None:
+    assert not set(MARGIN_COLOURS.values()) & set(COLOURS[:4])

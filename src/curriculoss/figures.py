@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import cycle, zip_longest
 from typing import Any
 
+import numpy as np
 import torch
 from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
@@ -22,6 +24,7 @@ from curriculoss.initial import affordable_samples, describe, mean_initial_weigh
 # Okabe & Ito's colours, told apart by all eyes; the yellow one is too pale for lines.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 INK, GREYS = "#444444", ("#CDD2D9", "#E3E6EA")
+MARGIN_COLOURS = {"clean": COLOURS[5], "noisy": COLOURS[4], "all": "#9AA3AD"}  # not those that losses get first
 HALO = withStroke(linewidth=3, foreground="white")
 # The settings of the paper's tables: tuned for many classes, the inferior ones (†), those of the robustness table.
 PAPER_SETTINGS: dict[str, tuple[dict[str, Any], ...]] = {
@@ -90,7 +93,7 @@ def all_curricula(num_classes: Sequence[int] = (10, 100), *, columns: int = 3) -
             _draw_curve(axes, margin, curriculum, starts, COLOURS[j])
             settings = describe(curriculum).partition("(")[2].rstrip(")")
             line = (settings and settings + ":  ") + " → ".join(_means(curriculum, starts))
-            _write(axes, line, (0, 1), (0, 5 + 11 * (len(curricula) - 1 - j)), color=COLOURS[j], fontsize=8)
+            write(axes, line, (0, 1), (0, 5 + 11 * (len(curricula) - 1 - j)), color=COLOURS[j], fontsize=8)
         axes.set_title(name.upper(), loc="left", color=INK, weight="bold", pad=9 + 11 * len(curricula), fontsize=10)
         axes.set_xlim(float(margin[0]), float(margin[-1]))
         _unit_height(axes)
@@ -139,8 +142,130 @@ def empirical_weight(
     axes.set_xlabel("margin Δ")
     axes.set_ylabel("weight ‖∇L‖₁/2")
     axes.set_ylim(0, 1.08 * top or 1.0)
-    _strip(axes)
+    strip(axes)
     return figure
+
+
+Array = np.ndarray[Any, Any]
+EDGE = ("axes fraction", "data")
+
+
+@dataclass(frozen=True, eq=False)
+class MarginHistory:
+    """How many samples had which margin, one row of counts an epoch: of `clean` and `noisy` samples, or of `all`.
+
+    There is a bin between each two edges; with two bins more, the first and the last have one edge each.
+    """
+
+    edges: Array
+    counts: Mapping[str, Array]
+    curriculum: Curriculum | None = None  # whose weight is drawn over the margins
+    test_accuracy: float | None = None  # percent, for the title
+
+    @property
+    def epochs(self) -> int:
+        return max((len(counts) for counts in self.counts.values()), default=0)
+
+    def densities(self, epoch: int) -> dict[str, Array]:
+        """Of the samples that there are, with peak 1; open bins are counted with their neighbours."""
+        found = {}
+        for name, counts in self.counts.items():
+            row = counts[epoch].astype(float)
+            if len(row) == len(self.edges) + 1:
+                row = np.concatenate([[row[0] + row[1]], row[2:-2], [row[-2] + row[-1]]])
+            if row.any():
+                smooth = np.convolve(row, self._kernel, "same")
+                found[name] = smooth / smooth.max()
+        return found
+
+    @property
+    def _kernel(self) -> Array:
+        """Of a normal density with standard deviation 0.4, which takes away sampling noise and no feature."""
+        steps = np.arange(-5, 6) * float(self.edges[1] - self.edges[0])
+        kernel: Array = np.exp(-0.5 * (steps / 0.4) ** 2)
+        return kernel
+
+    def span(self, epochs: Iterable[int]) -> tuple[float, float]:
+        """The margins of all but the outermost hundredths in any of these epochs."""
+        ends = []
+        for density in (x for epoch in epochs for x in self.densities(epoch).values()):
+            within = np.searchsorted(np.cumsum(density) / density.sum(), [0.01, 0.99])
+            ends += [self.edges[within[0]], self.edges[within[1] + 1]]
+        return (float(min(ends)), float(max(ends))) if ends else (-6.0, 6.0)
+
+
+def chosen_epochs(count: int, most: int = 9) -> list[int]:
+    """Which of so many epochs to show, counted from 0: the first, the last, and in between ever fewer."""
+    steps = np.geomspace(1, max(count, 1), min(most, count))
+    places: list[int] = []
+    for place in steps:  # no epoch twice
+        places.append(max(round(float(place)) - 1, places[-1] + 1 if places else 0))
+    return places
+
+
+def margin_ridges(history: MarginHistory, *, span: tuple[float, float] | None = None, most: int = 9) -> Figure:
+    """Distributions of margins over the epochs, downwards, each scaled to its peak, and the weight over them."""
+    figure = Figure(figsize=(3.0, 3.5), layout="constrained", dpi=150)
+    _draw_ridges(figure.add_subplot(), history, span, most)
+    return figure
+
+
+def dynamics(histories: Mapping[str, MarginHistory], *, most: int = 9) -> Figure:
+    """How margins of clean and noisy samples move under each loss: ridges side by side, on one scale."""
+    if not histories:
+        raise ValueError("dynamics expects at least one history of margins, got none")
+    figure = Figure(figsize=(max(4.6, 3.1 * len(histories) + 0.3), 4.4), dpi=150)
+    figure.set_layout_engine("constrained", w_pad=0.08)
+    spans = [history.span(chosen_epochs(history.epochs, most)) for history in histories.values()]
+    span = min(low for low, _ in spans), max(high for _, high in spans)
+    grid = figure.subplots(1, len(histories), squeeze=False)
+    for axes, (name, history) in zip(grid.flat, histories.items(), strict=True):
+        _draw_ridges(axes, history, span, most)
+        axes.set_title(name, loc="left", color=INK, weight="bold", fontsize=11, pad=22, parse_math=False)
+        if history.test_accuracy is not None:
+            write(axes, f"test accuracy {history.test_accuracy:.1f} %", (0, 1), (0, 8))
+    kinds = [name for name in MARGIN_COLOURS if any(name in history.counts for history in histories.values())]
+    key = [("■ samples" if kind == "all" else f"■ {kind} samples", MARGIN_COLOURS[kind]) for kind in kinds]
+    if any(history.curriculum is not None for history in histories.values()):
+        key.append(("━ weight w(Δ)", INK))
+    for place, (said, colour) in enumerate(key):
+        how: dict[str, Any] = {"color": colour, "va": "top", "weight": "bold", "in_layout": False}
+        write(grid.flat[0], said, (0, 0), (105 * place, -38), **how)
+    grid.flat[0].set_xlabel("margin Δ" + "\n" * 2, fontsize=8.5)  # room for the key
+    return figure
+
+
+def _draw_ridges(axes: Axes, history: MarginHistory, span: tuple[float, float] | None, most: int) -> None:
+    shown = chosen_epochs(history.epochs, most)
+    low, high = span or history.span(shown)
+    low, high = min(low, -4.0), max(high, 4.0)
+    middle = (history.edges[1:] + history.edges[:-1]) / 2
+    seen = (middle > low) & (middle < high)
+    for row, epoch in enumerate(shown):
+        base = float(len(shown) - 1 - row)
+        for name, density in history.densities(epoch).items():
+            there = np.flatnonzero(seen & (density > 0.003))
+            if not there.size:
+                continue
+            x, top = (values[there[0] : there[-1] + 1] for values in (middle, base + 1.35 * density))
+            how: dict[str, Any] = {"zorder": 2 + row, "clip_on": False}
+            axes.fill_between(x, base, top, color=MARGIN_COLOURS[name], alpha=0.72, linewidth=0, **how)
+            axes.plot(x, top, color="white", linewidth=0.6, **how)
+        axes.plot([low, high], [base, base], color=GREYS[0], linewidth=0.6, zorder=1)
+        write(axes, f"{epoch + 1}", (1, base), (5, 0), xycoords=EDGE, fontsize=8, va="bottom")
+    height = len(shown) + 0.45
+    write(axes, "epoch", (1, height), (5, 0), xycoords=EDGE, fontsize=7.5, va="top")
+    if history.curriculum is not None:
+        margin = torch.linspace(low, high, 200, dtype=torch.float64)
+        weight = history.curriculum.weight(margin) / history.curriculum.unit_weight
+        halo: dict[str, Any] = {"path_effects": [withStroke(linewidth=3.2, foreground="white")], "zorder": 40}
+        axes.plot(margin.tolist(), (weight * (height - 0.1)).tolist(), color=INK, linewidth=1.5, **halo)
+    axes.set_xlim(low, high)
+    axes.set_ylim(-0.05, height)
+    axes.set_yticks([])
+    axes.set_xlabel("margin Δ", fontsize=8.5)
+    strip(axes)
+    axes.spines["left"].set_visible(False)
 
 
 def _start(num_classes: int) -> Tensor:
@@ -184,7 +309,7 @@ def _draw_starts(
             while top < 0.9 and any(abs(top + 0.03 - x) < 0.05 for x in taken):
                 top += 0.02
             how: dict[str, Any] = {"fontsize": 7.5, "ha": "center", "zorder": 2}
-            _write(axes, caption.format(f"{k:,}"), (float(mean), top), (0, 3), data=True, **how)
+            write(axes, caption.format(f"{k:,}"), (float(mean), top), (0, 3), data=True, **how)
 
 
 def _draw_curve(axes: Axes, margin: Tensor, curriculum: Curriculum, starts: Mapping[int, Tensor], colour: str) -> None:
@@ -201,10 +326,10 @@ def _label_curve(axes: Axes, name: str, curriculum: Curriculum, starts: Mapping[
     axes.margins(x=0)
     low, high = axes.get_xlim()
     peak = min(max(curriculum.peak.margin, low), high)
-    _write(axes, name, (peak, 1), (0, 9), data=True, ha="left" if peak == low else "center", color=COLOURS[0])
+    write(axes, name, (peak, 1), (0, 9), data=True, ha="left" if peak == low else "center", color=COLOURS[0])
     for start, mean in zip(starts.values(), _means(curriculum, starts), strict=True):
         high_up = float(mean) > 0.6
-        _write(
+        write(
             axes,
             f"mean initial\nweight {mean}",
             (float(start.mean()), float(mean)),
@@ -222,36 +347,36 @@ def _draw_key(axes: Axes, curricula: Mapping[str, Curriculum], starts: Mapping[i
     last = list(starts.values())[-1]
     means = {name: mean_initial_weight(curriculum, initial_margins=last) for name, curriculum in curricula.items()}
     colours = dict(zip(curricula, cycle(COLOURS), strict=False))
-    _write(axes, "mean initial weight", (1, 1), (16, 0), va="top")
+    write(axes, "mean initial weight", (1, 1), (16, 0), va="top")
     said = "grey: initial margins" + (f",\nK = {next(iter(starts)):,}" if len(starts) == 1 else "")
-    _write(axes, said, (1, 0), (16, 0), color="#7C848E", va="bottom")
+    write(axes, said, (1, 0), (16, 0), color="#7C848E", va="bottom")
     if len(starts) > 1:
         for column, k in enumerate(starts):
-            _write(axes, f"K = {k:,}", (1, 1), (50 + 48 * column, -14), va="top", ha="right", fontsize=7.5)
+            write(axes, f"K = {k:,}", (1, 1), (50 + 48 * column, -14), va="top", ha="right", fontsize=7.5)
     for row, name in enumerate(sorted(curricula, key=lambda name: -means[name])):
         down = -30 - 18 * row
         how: dict[str, Any] = {"color": colours[name], "va": "top", "weight": "bold"}
         for column, mean in enumerate(_means(curricula[name], starts)):
-            _write(axes, mean, (1, 1), (50 + 48 * column, down), ha="right", **how)
-        _write(axes, name, (1, 1), (10 + 48 * len(starts), down), **how)
+            write(axes, mean, (1, 1), (50 + 48 * column, down), ha="right", **how)
+        write(axes, name, (1, 1), (10 + 48 * len(starts), down), **how)
 
 
-def _write(
+def write(
     axes: Axes, text: str, at: tuple[float, float], offset: tuple[float, float], *, data: bool = False, **how: Any
 ) -> None:
     """Text at an offset in points from a place given in data or, mostly, as a fraction of the axes."""
-    how = {"color": INK, "fontsize": 9, "path_effects": [HALO], "zorder": 6, **how}
     units = "data" if data else "axes fraction"
-    axes.annotate(text, at, offset, xycoords=units, textcoords="offset points", annotation_clip=False, **how)
+    how = {"color": INK, "fontsize": 9, "path_effects": [HALO], "zorder": 6, "xycoords": units, **how}
+    axes.annotate(text, at, offset, textcoords="offset points", annotation_clip=False, **how)
 
 
 def _unit_height(axes: Axes) -> None:
     axes.set_ylim(0, 1.06)
     axes.set_yticks([0, 0.5, 1])
-    _strip(axes)
+    strip(axes)
 
 
-def _strip(axes: Axes) -> None:
+def strip(axes: Axes) -> None:
     """No frame: two thin axes and small grey ticks."""
     axes.spines[["top", "right"]].set_visible(False)
     axes.spines[["left", "bottom"]].set_color("#999999")

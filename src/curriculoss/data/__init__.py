@@ -5,6 +5,7 @@ from collections.abc import Callable
 from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from curriculoss.data import arrays, cifar, digits, folders, idx, tables, webvision
 from curriculoss.data.batches import Batches
@@ -12,7 +13,7 @@ from curriculoss.data.dataset import Dataset, Split
 from curriculoss.data.files import DataError, data_folder, first_line
 from curriculoss.data.images import Images
 
-__all__ = ["Batches", "DataError", "Dataset", "Images", "Split", "available", "data_folder", "load"]
+__all__ = ["Batches", "DataError", "Dataset", "Images", "Split", "available", "data_folder", "listing", "load"]
 
 EMBEDDED: dict[str, Callable[[], Dataset]] = {
     "digits": digits.digits,
@@ -29,6 +30,30 @@ PUBLISHED: dict[str, Callable[[Path, bool], Dataset]] = {
     "webvision-200": partial(webvision.webvision, 200),
     "webvision-400": partial(webvision.webvision, 400),
 }
+
+
+ABOUT = {  # classes, where its files are below the data folder, what it is
+    "digits": (10, "", "scikit-learn's 8×8 digits"),
+    "digits-100": (100, "", "two digits side by side"),
+    "digits-1000": (1000, "", "three digits side by side"),
+    "mnist": (10, "MNIST/raw", "28×28 digits, 60,000 + 10,000"),
+    "fashion-mnist": (10, "FashionMNIST/raw", "28×28 clothes, 60,000 + 10,000"),
+    "cifar10": (10, "cifar-10-*", "32×32 colour images, 50,000 + 10,000; human labels with CIFAR-10_human.pt"),
+    "cifar100": (100, "cifar-100-*", "the same, with super-classes; human labels with CIFAR-100_human.pt"),
+    "webvision": (1000, "info", "images from the web with their own noise"),
+    "webvision-50": (50, "info", "its first 50 classes, Google's images"),
+    "webvision-200": (200, "info", "its first 200 classes, Google's images"),
+    "webvision-400": (400, "info", "its first 400 classes, Google's images"),
+}
+
+
+def listing(data_dir: str | Path | None = None) -> list[dict[str, Any]]:
+    """Every data set known by name: how many classes, whether its files seem to be here, what it is."""
+    folder = data_folder(data_dir)
+    return [
+        {"name": name, "num_classes": count, "here": not place or any(folder.glob(place)), "what": what}
+        for name, (count, place, what) in ABOUT.items()
+    ]
 
 
 def available() -> tuple[str, ...]:

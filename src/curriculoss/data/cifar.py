@@ -10,9 +10,10 @@ import torch
 from torch import Tensor
 
 from curriculoss.data.dataset import Dataset, Split
-from curriculoss.data.digits import circular_flips, flips_of
+from curriculoss.data.digits import flips_of
 from curriculoss.data.files import DataError, Remote, fetch, present, reading, verify
 from curriculoss.data.pickles import LIMIT, read_pickle, read_torch
+from curriculoss.noise import next_in_group
 
 TORONTO = "https://www.cs.toronto.edu/~kriz/"
 HUMAN = "https://github.com/UCSC-REAL/cifar-10-100n/raw/main/data/"
@@ -63,7 +64,7 @@ def cifar(num_classes: int, folder: Path, download: bool) -> Dataset:
         held = _batch(*read(FILES[100][1]), 10_000, "fine_labels", 100)
         names = _meta(*read(FILES[100][2]))
         parents = _parents(labels, _labels(everything, path, 50_000, "coarse_labels", 20))
-        flips = circular_flips(parents)
+        flips = next_in_group(parents)
     human = HUMANS[num_classes]
     if download and not present(folder, human):
         fetch(folder, human)

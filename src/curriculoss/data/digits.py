@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from curriculoss.data.dataset import Dataset, Split
+from curriculoss.noise import next_in_group
 
 MNIST_FLIPS = {7: 1, 2: 7, 5: 6, 6: 5, 3: 8}
 TEST_SHARE = 5  # every fifth digit of a class is for testing
@@ -15,15 +16,6 @@ TEST_SHARE = 5  # every fifth digit of a class is for testing
 
 def flips_of(sends: dict[int, int], num_classes: int) -> Tensor:
     return torch.tensor([sends.get(label, label) for label in range(num_classes)])
-
-
-def circular_flips(parents: Tensor) -> Tensor:
-    """Each class to the next one in its super-class, the last to the first."""
-    flips = torch.empty_like(parents)
-    for parent in parents.unique():
-        members = (parents == parent).nonzero().flatten()
-        flips[members] = members.roll(-1)
-    return flips
 
 
 def _pools() -> list[list[NDArray[np.uint8]]]:
@@ -70,5 +62,5 @@ def digits(length: int = 1) -> Dataset:
         test=test,
         class_names=tuple(f"{label:0{length}d}" for label in classes.tolist()),
         parents=parents,
-        flips=flips_of(MNIST_FLIPS, 10) if parents is None else circular_flips(parents),
+        flips=flips_of(MNIST_FLIPS, 10) if parents is None else next_in_group(parents),
     )

@@ -1,0 +1,14 @@
+"""The command line: thin, and the only room that prints."""
+
+import sys
+
+try:
+    import rich
+    import typer
+except ModuleNotFoundError as missing:
+    sys.exit(f"Error: the command line needs {missing.name}: pip install 'curriculoss[cli]'")
+
+from curriculoss.cli import curricula, training
+from curriculoss.cli.console import app, main
+
+__all__ = ["app", "curricula", "main", "rich", "training", "typer"]

@@ -1,0 +1,37 @@
+"""The last whole epoch of a run: all that the next one needs, so that a run that was broken off goes on bit by bit."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from curriculoss.training.store import RunError, write
+
+NAME = "checkpoint.pt"
+
+
+def save(folder: Path, state: dict[str, Any]) -> None:
+    write(folder / NAME, lambda file: torch.save(state, file))
+
+
+def load(folder: Path, spec_hash: str) -> dict[str, Any] | None:
+    """None if there is none. Nothing in the file is ever run."""
+    path = folder / NAME
+    if not path.exists():
+        return None
+    try:
+        state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
+        if state["spec"] != spec_hash:
+            raise RunError(f"{path} belongs to another run; delete it to begin again")
+    except RunError:
+        raise
+    except Exception as error:  # a broken zip, a foreign pickle, a missing key: torch has an error of its own for each
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise RunError(f"cannot read {path} ({reason[:120]}); delete it to begin again") from None
+    return state
+
+
+def remove(folder: Path) -> None:
+    (folder / NAME).unlink(missing_ok=True)

@@ -1,0 +1,270 @@
+"""The loop: plain, short, resumable after any epoch, on whatever devices Fabric finds."""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from lightning_fabric import Fabric
+from safetensors.torch import save as to_safetensors
+from torch import Tensor, nn
+from torch.nn.utils import clip_grad_norm_
+
+from curriculoss.data.batches import Batches
+from curriculoss.loss import RobustLoss
+from curriculoss.monitor import Histogram, Monitor
+from curriculoss.training import checkpoint, store
+from curriculoss.training.spec import RunSpec
+from curriculoss.training.task import Task, make_network, make_task, network_name, quietly_fixed
+
+RESULTS = (
+    "train_accuracy", "test_accuracy", "train_loss", "snr", "mean_weight", "effective_learning_rate", "mean_margin",
+    "weight_clean", "weight_noisy",
+)  # fmt: skip
+
+
+OURS = (".lock", "labels.npz", "environment.json")  # what a run may leave that was stopped before it began
+HISTOGRAMS = ("all", "clean", "noisy")
+
+
+class Progress(Protocol):
+    """Who is told how it goes."""
+
+    def said(self, text: str) -> None: ...
+    def epoch(self, number: int, epochs: int, steps: int) -> None: ...
+    def step(self) -> None: ...
+    def row(self, row: dict[str, Any]) -> None: ...
+
+
+class Silent:
+    def said(self, text: str) -> None: ...
+    def epoch(self, number: int, epochs: int, steps: int) -> None: ...
+    def step(self) -> None: ...
+    def row(self, row: dict[str, Any]) -> None: ...
+
+
+def train(
+    spec: RunSpec,
+    out: Path | str,
+    *,
+    data_dir: Path | str | None = None,
+    download: bool = False,
+    accelerator: str = "auto",
+    workers: int = 0,
+    tensorboard: bool = False,
+    progress: Progress | None = None,
+) -> dict[str, Any]:
+    """Run a spec in the folder `out` and return its result; what is there already is not done again.
+
+    A finished run is only read. One that was broken off goes on after its last whole epoch, with metrics that are bit
+    for bit those of a run that never stopped.
+    """
+    folder, progress = Path(out), progress or Silent()
+    fabric = _fabric(spec, accelerator)
+    if _claimed(folder, spec):
+        result = store.Run(folder).result
+        return {**result, "resumed_from_epoch": result["epochs"], "run": str(folder)}
+    if not fabric.is_global_zero:
+        return _train(spec, folder, fabric, data_dir, download, workers, False, Silent())
+    folder.mkdir(parents=True, exist_ok=True)
+    with store.locked(folder):
+        return _train(spec, folder, fabric, data_dir, download, workers, tensorboard, progress)
+
+
+def _fabric(spec: RunSpec, accelerator: str) -> Fabric:
+    size = int(os.environ.get("WORLD_SIZE", 1))
+    if size > 1:  # torchrun started several of us
+        local = int(os.environ.get("LOCAL_WORLD_SIZE", size))
+        several: dict[str, Any] = {"strategy": "ddp", "devices": local, "num_nodes": size // local}
+    else:
+        several = {"devices": 1}
+    fabric = Fabric(accelerator=accelerator, precision=spec.precision, **several)  # type: ignore[arg-type]
+    fabric.launch()
+    return fabric
+
+
+def _claimed(folder: Path, spec: RunSpec) -> bool:
+    """Whether the folder has this very run, finished; an error if it has another."""
+    if folder.exists() and not folder.is_dir():
+        raise store.RunError(f"{folder} is a file; give a folder for the run")
+    run = store.Run(folder)
+    if not (folder / "spec.json").exists():
+        if folder.exists() and any(x.name not in OURS for x in folder.iterdir()):
+            raise store.RunError(f"{folder} is not empty and holds no run; give another folder")
+        return False
+    if run.spec != spec:
+        raise store.RunError(f"{folder} holds another run ({_difference(run.spec, spec)}); give another folder")
+    return run.finished
+
+
+def _difference(there: RunSpec, wanted: RunSpec) -> str:
+    before, after = there.as_dict(), wanted.as_dict()
+    changed = [key for key in after if before[key] != after[key]]
+    return ", ".join(f"{key} {before[key]!r}, not {after[key]!r}" for key in changed[:3])
+
+
+def _train(
+    spec: RunSpec, folder: Path, fabric: Fabric, data_dir: Path | str | None, download: bool, workers: int,
+    tensorboard: bool, progress: Progress,
+) -> dict[str, Any]:  # fmt: skip
+    writes = fabric.is_global_zero
+    task = make_task(spec, data_dir=data_dir, download=download)
+    network = make_network(spec, task)
+    criterion, said = quietly_fixed(spec, task, network)
+    if said:
+        progress.said(said)
+    if len(task.dataset.shape) == 3:
+        network = network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    optimizer = torch.optim.SGD(
+        network.parameters(), lr=spec.learning_rate, momentum=spec.momentum, weight_decay=spec.weight_decay
+    )
+    model, optimizer = fabric.setup(network, optimizer)
+    place = fabric.device, fabric.global_rank, fabric.world_size
+    batches, test = task.batches(spec, *place, workers), task.test_batches(spec, *place)
+    monitor = Monitor(
+        criterion, num_classes=task.dataset.num_classes, num_samples=len(task.train), device=fabric.device
+    )
+    state = checkpoint.load(folder, spec.hash)
+    fabric.barrier()  # nobody writes before all have read
+    rows: list[dict[str, Any]] = []
+    histograms: dict[str, list[Tensor]] = {}
+    if state is not None:
+        network.load_state_dict(state["network"])
+        optimizer.load_state_dict(state["optimizer"])
+        monitor.load_state_dict(state["monitor"])
+        rows, histograms = state["rows"], state["histograms"]
+        progress.said(f"going on after epoch {len(rows)}")
+    resumed = len(rows) or None
+    if writes and state is None:
+        _begin(folder, spec, task)
+    board = _board(folder, len(rows)) if tensorboard and writes else None
+    clean = None if task.clean is None else task.clean.to(fabric.device)
+    if len(task.train) < 2 * fabric.world_size:
+        raise ValueError(f"training needs at least {2 * fabric.world_size} samples, got {len(task.train)}")
+    while len(rows) < spec.epochs and not _stalled(rows, spec.patience):
+        number, start = len(rows), time.perf_counter()
+        progress.epoch(number + 1, spec.epochs, len(batches))
+        torch.manual_seed((spec.seed * 1_000_003 + number) % 2**63)  # for losses that draw, so that resuming is exact
+        loss = _epoch(spec, number, batches, fabric, model, criterion, optimizer, monitor, clean, progress)
+        between = time.perf_counter()
+        record = monitor.end_epoch()
+        if not math.isfinite(loss):
+            raise store.RunError(
+                f"training diverged in epoch {number + 1} (loss {loss}); "
+                f"try a smaller learning rate than {spec.learning_rate:g}"
+            )
+        row = {
+            **record.as_dict(),
+            "learning_rate": spec.rate_at(number),
+            "train_loss": loss,
+            "train_accuracy": 100 * (record.accuracy or 0.0),
+            "test_accuracy": evaluate(model, test, fabric),
+            "train_seconds": between - start,
+            "test_seconds": time.perf_counter() - between,
+        }
+        rows.append(row)
+        for key in HISTOGRAMS:
+            histograms.setdefault(key, []).append(getattr(record.histogram, key).cpu())
+        samples = monitor.samples()
+        if writes:
+            kept = {"spec": spec.hash, "network": network.state_dict(), "optimizer": optimizer.state_dict()}
+            _write_epoch(folder, {**kept, "monitor": monitor.state_dict(), "rows": rows, "histograms": histograms})
+            if board is not None:
+                for key, value in row.items():
+                    if isinstance(value, (int, float)):
+                        board.add_scalar(key, value, number + 1)
+                board.flush()
+        fabric.barrier()
+        progress.row(row)
+    result = {key: rows[-1].get(key) for key in RESULTS}
+    result |= {
+        "spec": spec.hash, "loss": spec.loss_name, "noise": spec.noise, "noise_rate": task.noise_rate,
+        "network": network_name(spec, task), "parameters": sum(p.numel() for p in network.parameters()),
+        "epochs": len(rows), "seed": spec.seed, "note": said,
+        "seconds": sum(row["train_seconds"] + row["test_seconds"] for row in rows),
+    }  # fmt: skip
+    if writes:
+        store.write_arrays(folder / "samples.npz", vars(samples))
+        weights = {key: value.detach().cpu().contiguous() for key, value in network.state_dict().items()}
+        store.write(folder / "model.safetensors", lambda file: file.write(to_safetensors(weights)))
+        store.write_json(folder / "result.json", result)
+        checkpoint.remove(folder)
+    fabric.barrier()
+    return {**result, "resumed_from_epoch": resumed, "run": str(folder)}
+
+
+def _epoch(
+    spec: RunSpec, number: int, batches: Batches, fabric: Fabric, model: nn.Module, criterion: RobustLoss,
+    optimizer: torch.optim.Optimizer, monitor: Monitor, clean: Tensor | None, progress: Progress,
+) -> float:  # fmt: skip
+    """Once through the training samples; the mean loss."""
+    model.train()
+    total = torch.zeros(2, dtype=torch.float64, device=fabric.device)
+    for step, (inputs, target, index) in enumerate(batches.epoch(number)):
+        rate = spec.rate_at(number + step / len(batches))
+        for group in optimizer.param_groups:
+            group["lr"] = rate
+        logits = model(inputs)
+        loss = criterion(logits, target)
+        fabric.backward(loss)
+        if spec.clip_norm is not None:
+            clip_grad_norm_(model.parameters(), spec.clip_norm)
+        optimizer.step()
+        optimizer.zero_grad()
+        monitor.update(
+            logits=logits.detach(), target=target, learning_rate=rate, index=index,
+            clean_target=None if clean is None else clean[index],
+        )  # fmt: skip
+        total += torch.stack([loss.detach().double() * len(target), torch.full_like(loss, len(target)).double()])
+        progress.step()
+    both = fabric.all_reduce(total, reduce_op="sum")
+    assert isinstance(both, Tensor)
+    value, count = both.tolist()
+    return float(value / count)
+
+
+@torch.no_grad()
+def evaluate(model: nn.Module, batches: Batches, fabric: Fabric) -> float:
+    """Accuracy in percent."""
+    model.eval()
+    right = torch.zeros(2, dtype=torch.int64, device=fabric.device)
+    for inputs, target, _ in batches.epoch(0):
+        right[0] += (model(inputs).argmax(1) == target).sum()
+        right[1] += len(target)
+    both = fabric.all_reduce(right, reduce_op="sum")
+    assert isinstance(both, Tensor)
+    correct, count = both.tolist()
+    return float(100 * correct / count)
+
+
+def _stalled(rows: list[dict[str, Any]], patience: int | None) -> bool:
+    """By the training loss: there may be no clean labels to go by."""
+    if patience is None or len(rows) <= patience:
+        return False
+    losses = [row["train_loss"] for row in rows]
+    return bool(min(losses[-patience:]) >= min(losses[:-patience]))
+
+
+def _begin(folder: Path, spec: RunSpec, task: Task) -> None:
+    labels = {"index": task.index, "given": task.given} | ({} if task.clean is None else {"clean": task.clean})
+    store.write_arrays(folder / "labels.npz", labels)
+    store.write_json(folder / "environment.json", store.environment())
+    store.write_text(folder / "spec.json", spec.to_json())
+
+
+def _write_epoch(folder: Path, state: dict[str, Any]) -> None:
+    """The checkpoint first: all else can be made from it."""
+    checkpoint.save(folder, state)
+    store.write_text(folder / "metrics.jsonl", "".join(store.line(row) for row in state["rows"]))
+    stacked = {key: torch.stack(each) for key, each in state["histograms"].items()}
+    store.write_arrays(folder / "histograms.npz", {"edges": Histogram.edges(), **stacked})
+
+
+def _board(folder: Path, done: int) -> Any:
+    from torch.utils.tensorboard import SummaryWriter
+
+    return SummaryWriter(str(folder / "tensorboard"), purge_step=done + 1)

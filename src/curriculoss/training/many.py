@@ -1,0 +1,69 @@
+"""Many runs side by side: two single-threaded runs beat one with two threads."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+from collections.abc import Callable, Mapping
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from curriculoss.training.loop import train
+from curriculoss.training.spec import RunSpec
+
+
+def folder_name(spec: RunSpec) -> str:
+    """A name for people, and the hash for everything else."""
+    words = f"{spec.loss_name} {spec.noise} s{spec.seed}"
+    plain = "".join(x if x.isalnum() or x in ".=" else "-" for x in words)
+    while "--" in plain:
+        plain = plain.replace("--", "-")
+    return f"{plain}-{spec.hash}"
+
+
+def train_many(
+    runs: Mapping[Path, RunSpec],
+    *,
+    jobs: int | None = None,
+    watch: Callable[[int], None] | None = None,
+    **options: Any,
+) -> dict[Path, dict[str, Any]]:
+    """`train` for each folder and spec, `jobs` at a time (as many as cores), one thread each; `watch` is told how many
+    epochs are done. The first that fails stops all; what is done is kept and need not be done again."""
+    jobs = max(1, min(jobs or os.cpu_count() or 1, len(runs)))
+    context = multiprocessing.get_context("spawn")
+    results: dict[Path, dict[str, Any]] = {}
+    with ProcessPoolExecutor(jobs, mp_context=context, initializer=_single_threaded) as pool:
+        waiting: dict[Future[dict[str, Any]], Path] = {
+            pool.submit(train, spec, folder, **options): folder for folder, spec in runs.items()
+        }
+        try:
+            while waiting:
+                done, _ = wait(waiting, timeout=0.5, return_when=FIRST_COMPLETED)
+                for future in done:
+                    results[waiting.pop(future)] = future.result()
+                if watch is not None:
+                    watch(sum(_epochs_done(folder) for folder in runs))
+        except BaseException:
+            for process in list((pool._processes or {}).values()):  # what they have finished is on the disk
+                process.terminate()
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+    return {folder: results[folder] for folder in runs}
+
+
+def _single_threaded() -> None:
+    torch.set_num_threads(1)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # whoever started us decides
+
+
+def _epochs_done(folder: Path) -> int:
+    try:
+        with (folder / "metrics.jsonl").open("rb") as file:
+            return sum(1 for _ in file)
+    except OSError:
+        return 0

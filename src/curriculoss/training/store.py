@@ -1,0 +1,158 @@
+"""A run's folder: what is in it, written so that a crash at any moment leaves whole files, and read again.
+
+RUN/spec.json          what was run                     RUN/labels.npz      index, given and clean labels
+RUN/environment.json   on what                          RUN/samples.npz     per sample: first, mean, last, slope
+RUN/metrics.jsonl      one row an epoch                 RUN/model.safetensors  the network at the end
+RUN/histograms.npz     of margins, one row an epoch     RUN/result.json     the last epoch; there when it is finished
+RUN/checkpoint.pt      the last whole epoch of a run that is not finished
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import platform
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import cached_property
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+import torch
+
+from curriculoss.training.spec import RunSpec
+
+if sys.platform != "win32":
+    import fcntl
+
+
+class RunError(RuntimeError):
+    """A run's folder is not as it should be; one line says what to do."""
+
+
+def write(path: Path, fill: Callable[[IO[bytes]], object]) -> None:
+    """The whole file or none: written beside it under another name, flushed to the disk, and renamed."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        with temporary.open("wb") as file:
+            fill(file)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        raise
+
+
+def write_text(path: Path, text: str) -> None:
+    write(path, lambda file: file.write(text.encode()))
+
+
+def write_json(path: Path, value: Any) -> None:
+    write_text(path, json.dumps(value, indent=2, allow_nan=False) + "\n")
+
+
+def write_arrays(path: Path, arrays: Mapping[str, Any]) -> None:
+    """As .npz, which numpy dates the same every time."""
+    plain = {key: np.asarray(value) for key, value in arrays.items()}
+
+    def fill(file: IO[bytes]) -> None:
+        memory = io.BytesIO()
+        np.savez_compressed(memory, **plain)  # type: ignore[arg-type]  # numpy means a keyword of its own
+        file.write(memory.getbuffer())
+
+    write(path, fill)
+
+
+@contextlib.contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """One process at a time may write a run; the lock goes with the process, however that ends."""
+    with (folder / ".lock").open("w") as file:
+        if sys.platform != "win32":
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                raise RunError(f"{folder} is being written by another process; wait for it or choose another") from None
+        yield
+
+
+def environment() -> dict[str, Any]:
+    """What metrics may depend on beside the spec."""
+    from curriculoss import __version__
+
+    return {
+        "curriculoss": __version__,
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "machine": platform.machine(),
+        "system": platform.platform(),
+        "cores": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "cuda": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
+        "started": datetime.now(UTC).isoformat(timespec="seconds"),
+        "command": sys.argv,
+    }
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run's folder, read as far as it goes."""
+
+    path: Path
+
+    def _read(self, name: str, parse: Callable[[Path], Any]) -> Any:
+        file = self.path / name
+        try:
+            return parse(file)
+        except FileNotFoundError:
+            raise RunError(f"{self.path} is no run, or not far enough: it has no {name}") from None
+        except (OSError, ValueError, KeyError) as error:
+            raise RunError(f"cannot read {file}: {str(error).splitlines()[0] if str(error) else error!r}") from None
+
+    @cached_property
+    def spec(self) -> RunSpec:
+        spec: RunSpec = self._read("spec.json", lambda file: RunSpec.from_dict(json.loads(file.read_text())))
+        return spec
+
+    @property
+    def finished(self) -> bool:
+        return (self.path / "result.json").exists()
+
+    @cached_property
+    def result(self) -> dict[str, Any]:
+        result: dict[str, Any] = self._read("result.json", lambda file: json.loads(file.read_text()))
+        return result
+
+    @cached_property
+    def environment(self) -> dict[str, Any]:
+        found: dict[str, Any] = self._read("environment.json", lambda file: json.loads(file.read_text()))
+        return found
+
+    @cached_property
+    def metrics(self) -> list[dict[str, Any]]:
+        """One row an epoch."""
+        rows: list[dict[str, Any]] = self._read(
+            "metrics.jsonl", lambda file: [json.loads(line) for line in file.read_text().splitlines()]
+        )
+        return rows
+
+    def arrays(self, name: str) -> dict[str, np.ndarray[Any, Any]]:
+        """Of `labels`, `samples` or `histograms`."""
+
+        def parse(file: Path) -> dict[str, np.ndarray[Any, Any]]:
+            with np.load(file, allow_pickle=False) as found:
+                return {key: found[key] for key in found.files}
+
+        arrays: dict[str, np.ndarray[Any, Any]] = self._read(f"{name}.npz", parse)
+        return arrays
+
+
+def line(row: Mapping[str, Any]) -> str:
+    """One row of metrics.jsonl."""
+    return json.dumps(row, allow_nan=False) + "\n"
