@@ -12,15 +12,15 @@ $(INSTALLED): pyproject.toml constraints.txt
 	$(BIN)/pip install -q -c constraints.txt -e '.[dev]'
 	touch $@
 
-demo: $(INSTALLED) ## write figures and a table of every curriculum to demo/
-	@$(BIN)/python examples/demo.py demo
+demo: $(INSTALLED) ## train three losses on noisy labels, then draw every curriculum; all in demo/
+	@$(BIN)/curriculoss compare ce mae mae:scale=2.6 --data digits-100 --noise symmetric:0.4 --out demo/runs
+	@$(BIN)/python examples/demo.py demo demo/runs
 	@$(BIN)/curriculoss losses > demo/losses.txt
 	@$(BIN)/curriculoss losses --json > demo/losses.json
-	@cat demo/losses.txt
-	@echo "figures: demo/weights.png, demo/fixes.png; the table above: demo/losses.txt, demo/losses.json"
+	@echo "every loss: demo/losses.txt, demo/losses.json"
 
-images: demo ## bring the README's picture up to date
-	cp demo/weights.png docs/images/
+images: demo ## bring the README's pictures up to date
+	cp demo/weights.png demo/dynamics.png docs/images/
 
 # One thread a worker: the workers share the cores already.
 test: $(INSTALLED) ## run the tests
@@ -35,6 +35,7 @@ check: $(INSTALLED) ## lint, formatting, types, import directions
 bench: $(INSTALLED) ## time every loss against cross entropy, some ten minutes
 	$(BIN)/python -m benchmarks.losses
 	$(BIN)/python -m benchmarks.linear
+	$(BIN)/python -m benchmarks.training
 
 clean: ## remove all that can be made again
 	rm -rf .venv demo build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis

@@ -9,6 +9,8 @@ import os
 import platform
 import random
 import statistics
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
@@ -81,6 +83,24 @@ def busy_process() -> Iterator[None]:
         process.join()
 
 
+def memory_of_this_process(field: str) -> int:
+    """Bytes of VmRSS, the resident size, or VmHWM, the highest it has been (Linux only)."""
+    line = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith(field + ":"))
+    return 1024 * int(line.split()[1])
+
+
+def forget_highest_memory() -> None:
+    """VmHWM starts anew."""
+    Path("/proc/self/clear_refs").write_text("5")
+
+
+def in_fresh_process(module: str, *arguments: str) -> str:
+    """What `python -m module` prints where nothing else has grown the heap and freed blocks are given back at once."""
+    environment = {**os.environ, "MALLOC_MMAP_THRESHOLD_": str(2**16), "MALLOC_TRIM_THRESHOLD_": str(2**16)}
+    command = [sys.executable, "-m", module, *arguments]
+    return subprocess.run(command, env=environment, check=True, stdout=subprocess.PIPE, text=True).stdout
+
+
 def progress_bar() -> Progress:
     return Progress(TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn(), transient=True)
 
@@ -121,8 +141,9 @@ def write_csv(path: Path, rows: Iterable[Mapping[str, Any]], where: Mapping[str,
         writer.writerows(full)
 
 
-def verdict(ratio: float, limit: float | None) -> str:
+def verdict(ratio: float, limit: float | None, digits: int = 2) -> str:
     """The ratio for a table, in colour and with a mark where there is a target."""
+    text = f"{ratio:.{digits}f}"
     if limit is None:
-        return f"{ratio:.2f}"
-    return f"[green]{ratio:.2f} ✓[/]" if ratio <= limit else f"[red]{ratio:.2f} ✗[/]"
+        return text
+    return f"[green]{text} ✓[/]" if ratio <= limit else f"[red]{text} ✗[/]"

@@ -31,8 +31,12 @@ def trained(tmp_path_factory):
 def test_json_is_one_object_with_what_scripts_need(trained):
     done = run("train", *QUICK, "--loss", "mae", "--out", trained / "mae", "--json")
     result = json.loads(done.stdout)
-    wanted = "test_accuracy train_accuracy snr mean_weight effective_learning_rate resumed_from_epoch run".split()
-    assert set(wanted) <= set(result) and result["run"] == str(trained / "mae") and result["resumed_from_epoch"] == 2
+    wanted = {"test_accuracy", "train_accuracy", "snr", "mean_weight", "effective_learning_rate"}
+    assert (
+        wanted | {"resumed_from_epoch", "run"} <= set(result)
+        and result["run"] == str(trained / "mae")
+        and result["resumed_from_epoch"] == 2
+    )
     assert 0 <= result["mean_weight"] <= 1 and 50 < result["test_accuracy"] <= 100
 
 
@@ -97,7 +101,8 @@ def test_comparison_has_means_over_seeds_and_what_noise_costs(tmp_path):
     assert noisy["diff"] == pytest.approx(noisy["test_accuracy"] - clean["test_accuracy"])
     text = run("compare", "ce", *options[:-1], "--noise", "clean", "--seeds", "2").stdout
     assert "±" in text and "ce" in text
-    for wrong, message in ((("cee",), "did you mean 'ce'"), (("ce:q",), "name=number"), (("ce", "--seeds", "0"), ">= 1")):
+    mistakes = ((("cee",), "did you mean 'ce'"), (("ce:q",), "name=number"), (("ce", "--seeds", "0"), ">= 1"))
+    for wrong, message in mistakes:
         assert message in run("compare", *wrong, *options, expect=2).stderr
 
 

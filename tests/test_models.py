@@ -68,17 +68,27 @@ def test_larger_images_are_pooled_down_to_the_same_features() -> None:
 
 
 @pytest.mark.parametrize("name", [*IMAGES, "mlp"])
-def test_width_multiplies_channels_and_hidden_units(name: str) -> None:
-    """and so, twice as wide, the weights between them grow fourfold."""
+def test_width_multiplies_channels(name: str) -> None:
+    """and so, twice as wide, the weights between them grow fourfold; the hidden layer after convolutions stays."""
 
     def shapes(width: float) -> list[torch.Size]:
         network = make_network(name, (3, 16, 16), 10, width=width)
-        return [x.weight.shape for x in network.modules() if isinstance(x, (nn.Conv2d, nn.Linear))]
+        kinds = nn.Linear if name == "mlp" else nn.Conv2d
+        return [x.weight.shape for x in network.modules() if isinstance(x, kinds)]
 
-    assert all(a[0] == 2 * b[0] for a, b in zip(shapes(0.5)[:-1], shapes(0.25)[:-1], strict=True))
+    classes = slice(None, -1 if name == "mlp" else None)  # of the last layer of an mlp there are as many as classes
+    assert all(a[0] == 2 * b[0] for a, b in zip(shapes(0.5)[classes], shapes(0.25)[classes], strict=True))
     assert all(a[1] == 2 * b[1] for a, b in zip(shapes(0.5)[1:], shapes(0.25)[1:], strict=True))
-    assert shapes(0.5)[-1][0] == shapes(0.25)[-1][0] == 10
     assert min(x[0] for x in shapes(1e-6)) == 1
+
+
+def test_hidden_layer_after_convolutions_keeps_its_size() -> None:
+    for name, units in (("cnn4", 128), ("cnn8", 256)):
+        for width in (0.1, 1.0, 2.0):
+            hidden, classes = (
+                x for x in make_network(name, (3, 16, 16), 7, width=width).modules() if isinstance(x, nn.Linear)
+            )
+            assert (hidden.out_features, classes.out_features) == (units, 7)
 
 
 def test_a_linear_classifier_has_no_width() -> None:

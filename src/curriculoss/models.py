@@ -58,7 +58,8 @@ def _initialise(module: nn.Module) -> None:
 def _cnn(
     shape: tuple[int, ...], num_classes: int, width: Width, stages: Sequence[Sequence[int]], hidden: int
 ) -> nn.Module:
-    """Stages of 3×3 convolutions, each ending in a pool where there is something left to pool; one hidden layer."""
+    """Stages of 3×3 convolutions, each ending in a pool where there is something left to pool; one hidden layer, which
+    keeps its size: a narrow one could not tell many classes apart."""
     channels, height, breadth = shape
     layers: list[nn.Module] = []
     for stage in stages:
@@ -68,7 +69,7 @@ def _cnn(
         if min(height, breadth) > 1:
             layers.append(nn.MaxPool2d(2))
             height, breadth = height // 2, breadth // 2
-    return nn.Sequential(*layers, *_perceptron(channels * height * breadth, num_classes, [width(hidden)]))
+    return nn.Sequential(*layers, *_perceptron(channels * height * breadth, num_classes, [hidden]))
 
 
 def _cnn4(shape: tuple[int, ...], num_classes: int, width: Width) -> nn.Module:

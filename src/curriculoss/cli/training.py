@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import inspect
 import os
+import signal
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -48,7 +50,7 @@ Preset = Annotated[
 SpecFile = Annotated[Path | None, typer.Option("--spec", help="Settings from a .json or .toml file; options override.")]
 DataDir = Annotated[Path | None, typer.Option(help="Where data sets are (or CURRICULOSS_DATA, or the cache folder).")]
 Download = Annotated[bool, typer.Option("--download", help="Fetch a data set that is not there.")]
-Workers = Annotated[int, typer.Option(help="Processes that decode images.")]
+Workers = Annotated[int, typer.Option(min=0, help="Processes that decode images.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Machine-readable: one JSON object on stdout.")]
 
 
@@ -75,21 +77,50 @@ def takes_settings(command: Callable[..., None]) -> Callable[..., None]:
 @contextmanager
 def _mistakes() -> Iterator[None]:
     """What a user can mend is one line and exit 2; what the machine refuses is one line and exit 1."""
-    from curriculoss.training import RunError
-
+    alone = threading.current_thread() is threading.main_thread() and int(os.environ.get("WORLD_SIZE", 1)) == 1
+    before = signal.signal(signal.SIGTERM, _terminated) if alone else None  # torchrun's processes just end
     try:
         yield
+    except (typer.Exit, typer.Abort):
+        raise
+    except KeyboardInterrupt as stop:
+        raise _stopped("stopped", stop) from None
     except ModuleNotFoundError as missing:
         _fail(f"training needs {str(missing.name).partition('.')[0]}: pip install 'curriculoss[train]'")
-    except RunError as error:
-        _fail(str(error))
+    except RuntimeError as error:
+        from curriculoss.training import RunError
+
+        text = str(error)
+        if not isinstance(error, RunError):  # torch's, with an account of its inside in further lines
+            memory = "allocate memory" in text or "out of memory" in text
+            text = NO_MEMORY if memory else f"the machine gave up: {text.partition(chr(10))[0] or type(error).__name__}"
+        _fail(text)
     except (ValueError, TypeError) as error:
         raise UsageError(str(error)) from None
     except OSError as error:
         where = f" {error.filename}" if error.filename else ""
         _fail(f"cannot read or write{where}: {error.strerror or error}; what was finished is kept")
     except MemoryError:
-        _fail("there is not enough memory; try a smaller --batch-size, --subset or --width")
+        _fail(NO_MEMORY)
+    finally:
+        if alone:
+            signal.signal(signal.SIGTERM, before or signal.SIG_DFL)
+
+
+NO_MEMORY = "there is not enough memory; try a smaller --batch-size, --subset or --width"
+
+
+class _Terminated(KeyboardInterrupt):
+    """SIGTERM, which ends a command as Ctrl-C does."""
+
+
+def _terminated(*_: object) -> None:
+    raise _Terminated
+
+
+def _stopped(text: str, stop: KeyboardInterrupt) -> typer.Exit:
+    print(text, file=sys.stderr)
+    return typer.Exit(128 + (signal.SIGTERM if isinstance(stop, _Terminated) else signal.SIGINT))
 
 
 def _fail(text: str) -> None:
@@ -149,6 +180,7 @@ def train(
     settings |= {key: value for key, value in named.items() if value is not None}
     with _mistakes():
         from curriculoss import training
+        from curriculoss.training import many
 
         wanted = training.RunSpec.from_dict(_settings(preset, spec, settings))
         with _Bar(quiet=as_json) as bar:
@@ -157,10 +189,10 @@ def train(
                     wanted, out, data_dir=data_dir, download=download, workers=workers, accelerator=accelerator,
                     tensorboard=tensorboard, progress=bar,
                 )  # fmt: skip
-            except KeyboardInterrupt:
-                done = f"after epoch {bar.done}" if bar.done else "before the first epoch was over"
-                print(f"stopped {done}; the same command goes on from there", file=sys.stderr)
-                raise typer.Exit(130) from None
+            except KeyboardInterrupt as stop:
+                kept = many.epochs_done(out)
+                done = f"after epoch {kept}" if kept else "before the first epoch was over"
+                raise _stopped(f"stopped {done}; the same command goes on from there", stop) from None
     if int(os.environ.get("RANK", 0)):
         return
     if as_json:
@@ -174,7 +206,6 @@ class _Bar:
 
     def __init__(self, quiet: bool) -> None:
         self.console = Console(stderr=True)
-        self.done = 0
         hidden = quiet or not self.console.is_terminal or int(os.environ.get("RANK", 0)) > 0
         columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
         self.progress = Progress(*columns, console=self.console, transient=True, disable=hidden)
@@ -202,7 +233,6 @@ class _Bar:
         self.progress.advance(self.task)
 
     def row(self, row: dict[str, Any]) -> None:
-        self.done = row["epoch"]
         self.scores = f", test {row['test_accuracy']:.1f} %"
         for text in row["verdicts"]:
             self.said(f"epoch {row['epoch']}: {text}")
@@ -280,15 +310,15 @@ def compare(
                     runs, jobs=jobs, watch=lambda done: bar.update(task, completed=done),
                     data_dir=data_dir, download=download, workers=workers,
                 )  # fmt: skip
-            except KeyboardInterrupt:
-                print("stopped; the same command goes on from there", file=sys.stderr)
-                raise typer.Exit(130) from None
+            except KeyboardInterrupt as stop:
+                raise _stopped("stopped; the same command goes on from there", stop) from None
         finished = [training.Run(folder) for folder in runs]
         rows = report.table(finished)
-        page = report.build(finished, out / "report.html")
+        page, said = report.build(finished, out / "report.html"), report.headline(finished)
     if as_json:
-        print_json({"rows": rows, "report": str(page), "runs": [str(folder) for folder in runs]})
+        print_json({"headline": said, "rows": rows, "report": str(page), "runs": [str(folder) for folder in runs]})
         return
+    print(f"{said}.")
     table = new_table("loss", "noise", "n", "test %", "train %", "snr", "diff", justify="right")
     for row in rows:
         cells = (_mean(row, "test_accuracy"), _mean(row, "train_accuracy"), _mean(row, "snr"), _short(row.get("diff")))

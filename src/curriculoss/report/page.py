@@ -60,6 +60,12 @@ def _template() -> Any:
     return environment.get_template("page.html.jinja")
 
 
+def headline(runs: Iterable[Run]) -> str:
+    """In one line, which losses memorise and which underfit, in the first setting of the runs."""
+    found = groups(runs)
+    return words.headline(settings(found)[0], names(found))
+
+
 def _content(runs: list[Run]) -> dict[str, Any]:
     found = groups(runs)
     called, colours, by_setting = names(found), pictures.colour_by_loss(found), settings(found)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import io
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +16,9 @@ NAME = "checkpoint.pt"
 
 
 def save(folder: Path, state: dict[str, Any]) -> None:
-    write(folder / NAME, lambda file: torch.save(state, file))
+    memory = io.BytesIO()  # torch turns a full disk into an error of its own
+    torch.save(state, memory)
+    write(folder / NAME, lambda file: file.write(memory.getbuffer()))
 
 
 def load(folder: Path, spec_hash: str) -> dict[str, Any] | None:
@@ -21,16 +26,23 @@ def load(folder: Path, spec_hash: str) -> dict[str, Any] | None:
     path = folder / NAME
     if not path.exists():
         return None
-    try:
+    with reading(folder):
         state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
         if state["spec"] != spec_hash:
             raise RunError(f"{path} belongs to another run; delete it to begin again")
+    return state
+
+
+@contextmanager
+def reading(folder: Path) -> Iterator[None]:
+    """One line for what is wrong with a checkpoint, be it found by its reader or by those that it is for."""
+    try:
+        yield
     except RunError:
         raise
     except Exception as error:  # a broken zip, a foreign pickle, a missing key: torch has an error of its own for each
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise RunError(f"cannot read {path} ({reason[:120]}); delete it to begin again") from None
-    return state
+        raise RunError(f"cannot read {folder / NAME} ({reason[:120]}); delete it to begin again") from None
 
 
 def remove(folder: Path) -> None:

@@ -67,6 +67,8 @@ def train(
     fabric = _fabric(spec, accelerator)
     if _claimed(folder, spec):
         result = store.Run(folder).result
+        if result.get("spec") != spec.hash or not {*RESULTS, "epochs"} <= result.keys():
+            raise store.RunError(f"{folder / 'result.json'} is not that of this run; delete it to train again")
         return {**result, "resumed_from_epoch": result["epochs"], "run": str(folder)}
     if not fabric.is_global_zero:
         return _train(spec, folder, fabric, data_dir, download, workers, False, Silent())
@@ -93,7 +95,7 @@ def _claimed(folder: Path, spec: RunSpec) -> bool:
         raise store.RunError(f"{folder} is a file; give a folder for the run")
     run = store.Run(folder)
     if not (folder / "spec.json").exists():
-        if folder.exists() and any(x.name not in OURS for x in folder.iterdir()):
+        if folder.exists() and any(x.name not in OURS and x.suffix != store.PART for x in folder.iterdir()):
             raise store.RunError(f"{folder} is not empty and holds no run; give another folder")
         return False
     if run.spec != spec:
@@ -133,10 +135,11 @@ def _train(
     rows: list[dict[str, Any]] = []
     histograms: dict[str, list[Tensor]] = {}
     if state is not None:
-        network.load_state_dict(state["network"])
-        optimizer.load_state_dict(state["optimizer"])
-        monitor.load_state_dict(state["monitor"])
-        rows, histograms = state["rows"], state["histograms"]
+        with checkpoint.reading(folder):
+            network.load_state_dict(state["network"])
+            optimizer.load_state_dict(state["optimizer"])
+            monitor.load_state_dict(state["monitor"])
+            rows, histograms = list(state["rows"]), dict(state["histograms"])
         progress.said(f"going on after epoch {len(rows)}")
     resumed = len(rows) or None
     if writes and state is None:

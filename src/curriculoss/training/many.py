@@ -5,6 +5,8 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import threading
+import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from pathlib import Path
@@ -47,7 +49,7 @@ def train_many(
                 for future in done:
                     results[waiting.pop(future)] = future.result()
                 if watch is not None:
-                    watch(sum(_epochs_done(folder) for folder in runs))
+                    watch(sum(epochs_done(folder) for folder in runs))
         except BaseException:
             for process in list((pool._processes or {}).values()):  # what they have finished is on the disk
                 process.terminate()
@@ -59,9 +61,18 @@ def train_many(
 def _single_threaded() -> None:
     torch.set_num_threads(1)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # whoever started us decides
+    threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
 
 
-def _epochs_done(folder: Path) -> int:
+def _end_with(parent: int) -> None:
+    """Nobody is left to train for when the process that started us was killed; whole epochs are on the disk."""
+    while os.getppid() == parent:
+        time.sleep(0.5)
+    os._exit(1)
+
+
+def epochs_done(folder: Path) -> int:
+    """As its metrics tell."""
     try:
         with (folder / "metrics.jsonl").open("rb") as file:
             return sum(1 for _ in file)

@@ -84,6 +84,8 @@ class RunSpec:
             self._expect(0 < getattr(self, name) < math.inf, name, "a finite number > 0")
         for name in ("weight_decay", "warmup_epochs"):
             self._expect(0 <= getattr(self, name) < math.inf, name, "a finite number >= 0")
+        for name, limit in (("width", 1e6), ("learning_rate", 1e30), ("weight_decay", 1e30)):
+            self._expect(getattr(self, name) < limit, name, f"a number below {limit:g}")  # what torch can bear
         self._expect(0 <= self.momentum < 1, "momentum", "0 <= momentum < 1")
         self._expect(0 < self.holdout < 1, "holdout", "0 < holdout < 1")
         self._expect(self.seed < 2**63 and (self.noise_seed or 0) < 2**63, "seed", "a number below 2**63")
@@ -104,6 +106,8 @@ class RunSpec:
                 raise ValueError(f"unknown {name} {getattr(self, name)!r}, did you mean {near!r}? Available: {listed}")
         if self.tau is not None and self.fix in (None, "logit-bias"):
             raise ValueError("tau belongs to a fix: add fix 'scale' or 'shift'")
+        least = self.tau is None or self.tau > 0 or (self.tau == 0 and self.fix == "shift")
+        self._expect(least and (self.tau or 0) < math.inf, "tau", "a finite number > 0 (shift: or 0)")
         noise_kinds.parse(self.noise)
         loss = self.make_loss()
         if self.fix is not None and not isinstance(loss, Curriculum):
@@ -168,7 +172,7 @@ class RunSpec:
             plain = tomllib.loads(text) if path.suffix.lower() == ".toml" else json.loads(text)
         except OSError as error:
             raise ValueError(f"cannot read the spec {path}: {error.strerror}") from None
-        except ValueError as error:  # of both formats, and of text that is not UTF-8
+        except (ValueError, RecursionError) as error:  # of both formats, and of text that is not UTF-8
             raise ValueError(f"cannot read the spec {path}: {str(error).splitlines()[0]}") from None
         try:
             return cls.from_dict(plain)
@@ -199,7 +203,8 @@ def _fit(value: Any, kind: Any) -> Any:
     if kind is float:
         return float(value) if number and (isinstance(value, float) or abs(value) < 2**53) else NotImplemented
     if kind is int:
-        return int(value) if number and math.isfinite(value) and value == int(value) else NotImplemented
+        whole = number and (isinstance(value, int) or (math.isfinite(value) and value == int(value)))
+        return int(value) if whole and abs(value) <= 2**64 else NotImplemented
     if get_origin(kind) is tuple:
         whole = isinstance(value, (list, tuple)) and all(_fit(x, int) is not NotImplemented for x in value)
         return tuple(int(x) for x in value) if whole else NotImplemented

@@ -31,22 +31,27 @@ if sys.platform != "win32":
     import fcntl
 
 
+PART = ".part"  # ends the name of a file that is being written
+
+
 class RunError(RuntimeError):
     """A run's folder is not as it should be; one line says what to do."""
 
 
 def write(path: Path, fill: Callable[[IO[bytes]], object]) -> None:
     """The whole file or none: written beside it under another name, flushed to the disk, and renamed."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
+    temporary = path.with_name(f".{path.name}.{os.getpid()}{PART}")
     try:
         with temporary.open("wb") as file:
             fill(file)
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)
-    except BaseException:
+    except BaseException as error:
         with contextlib.suppress(OSError):
             temporary.unlink(missing_ok=True)
+        if isinstance(error, OSError):
+            error.filename = str(path)  # for the user: not the other name, nor none as with a full disk
         raise
 
 
@@ -79,6 +84,8 @@ def locked(folder: Path) -> Iterator[None]:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
                 raise RunError(f"{folder} is being written by another process; wait for it or choose another") from None
+            for left in folder.glob(f".*{PART}"):  # by one that was killed
+                left.unlink(missing_ok=True)
         yield
 
 
@@ -112,12 +119,12 @@ class Run:
             return parse(file)
         except FileNotFoundError:
             raise RunError(f"{self.path} is no run, or not far enough: it has no {name}") from None
-        except (OSError, ValueError, KeyError) as error:
+        except Exception as error:  # readers of broken files raise whatever they stumble on
             raise RunError(f"cannot read {file}: {str(error).splitlines()[0] if str(error) else error!r}") from None
 
     @cached_property
     def spec(self) -> RunSpec:
-        spec: RunSpec = self._read("spec.json", lambda file: RunSpec.from_dict(json.loads(file.read_text())))
+        spec: RunSpec = self._read("spec.json", lambda file: RunSpec.from_dict(json.loads(file.read_text("utf-8"))))
         return spec
 
     @property
@@ -126,19 +133,19 @@ class Run:
 
     @cached_property
     def result(self) -> dict[str, Any]:
-        result: dict[str, Any] = self._read("result.json", lambda file: json.loads(file.read_text()))
+        result: dict[str, Any] = self._read("result.json", lambda file: _object(file.read_text("utf-8")))
         return result
 
     @cached_property
     def environment(self) -> dict[str, Any]:
-        found: dict[str, Any] = self._read("environment.json", lambda file: json.loads(file.read_text()))
+        found: dict[str, Any] = self._read("environment.json", lambda file: _object(file.read_text("utf-8")))
         return found
 
     @cached_property
     def metrics(self) -> list[dict[str, Any]]:
         """One row an epoch."""
         rows: list[dict[str, Any]] = self._read(
-            "metrics.jsonl", lambda file: [json.loads(line) for line in file.read_text().splitlines()]
+            "metrics.jsonl", lambda file: [_object(line) for line in file.read_text("utf-8").splitlines()]
         )
         return rows
 
@@ -146,11 +153,23 @@ class Run:
         """Of `labels`, `samples` or `histograms`."""
 
         def parse(file: Path) -> dict[str, np.ndarray[Any, Any]]:
-            with np.load(file, allow_pickle=False) as found:
+            with file.open("rb") as raw, np.load(raw, allow_pickle=False) as found:
+                if absent := [key for key in EXPECTED.get(name, ()) if key not in found.files]:
+                    raise ValueError(f"it lacks the array {absent[0]!r}")
                 return {key: found[key] for key in found.files}
 
         arrays: dict[str, np.ndarray[Any, Any]] = self._read(f"{name}.npz", parse)
         return arrays
+
+
+EXPECTED = {"labels": ("given",), "histograms": ("edges", "all")}  # arrays without which the others say nothing
+
+
+def _object(text: str) -> dict[str, Any]:
+    value = json.loads(text)
+    if not isinstance(value, dict):
+        raise ValueError(f"expected an object of names and values, got {type(value).__name__}")
+    return value
 
 
 def line(row: Mapping[str, Any]) -> str:
