@@ -50,16 +50,18 @@ def test_options_reach_the_spec(tmp_path):
     run(
         "train", "--spec", tmp_path / "base.toml", "--data", "digits", "--epochs", "1", "--lr", "0.02", "--loss", "gce",
         "-p", "q=0.5", "--fix", "shift", "--tau", "1.5", "--seed", "3", "--subset", "200", "--per-sample-noise",
-        "--noise", "pairflip:0.2", "--width", "0.25", "--no-normalize", "--out", tmp_path / "run", "--json",
+        "--noise", "pairflip:0.2", "--width", "0.25", "--no-normalize", "--step-epoch", "3",
+        "--step-epoch", "5", "--out", tmp_path / "run", "--json",
     )  # fmt: skip
     assert Run(tmp_path / "run").spec == RunSpec(
         data="digits", epochs=1, network="mlp", learning_rate=0.02, loss="gce", params={"q": 0.5}, fix="shift", tau=1.5,
         seed=3, subset=200, exact_noise=False, noise="pairflip:0.2", width=0.25, normalize=False,
+        step_epochs=(3, 5),
     )  # fmt: skip
 
 
 def test_every_setting_of_a_spec_has_an_option():
-    own = {"loss", "params", "fix", "tau", "seed", "step_epochs", "step_factor"}
+    own = {"loss", "params", "fix", "tau", "seed"}
     assert set(cli.training.SETTINGS) | own == set(RunSpec().as_dict())
 
 

@@ -37,6 +37,8 @@ SETTINGS: dict[str, tuple[Any, tuple[str, ...], str]] = {
     "momentum": (float, ("--momentum",), "Of SGD (0.9)."),
     "weight_decay": (float, ("--weight-decay",), "Of SGD (1e-4)."),
     "schedule": (str, ("--schedule",), "constant, cosine (default), step, warmup."),
+    "step_epochs": (list[int], ("--step-epoch",), "For --schedule step: after so many epochs; repeatable."),
+    "step_factor": (float, ("--step-factor",), "For --schedule step: times this (0.1)."),
     "warmup_epochs": (float, ("--warmup-epochs",), "For --schedule warmup (1)."),
     "clip_norm": (float, ("--clip-norm",), "Clip gradients to this norm (off)."),
     "augment": (str, ("--augment",), "none, shift-flip, crop-flip-jitter; auto is the data set's own."),
@@ -65,7 +67,7 @@ def takes_settings(command: Callable[..., None]) -> Callable[..., None]:
 
     def wrapped(**given: Any) -> None:
         settings = {name: given.pop(name) for name in SETTINGS}
-        command(settings={name: value for name, value in settings.items() if value is not None}, **given)
+        command(settings={name: value for name, value in settings.items() if value not in (None, [])}, **given)
 
     wrapped.__name__, wrapped.__doc__ = command.__name__, command.__doc__
     keyword = [x.replace(kind=inspect.Parameter.KEYWORD_ONLY) for x in own]
@@ -178,6 +180,8 @@ def train(
     """
     named = {"loss": loss, "fix": fix, "tau": tau, "seed": seed, "params": numbers(param) if param else None}
     settings |= {key: value for key, value in named.items() if value is not None}
+    if accelerator not in ("auto", "cpu", "cuda", "mps"):
+        raise UsageError(f"expected --accelerator auto, cpu, cuda or mps, got {accelerator!r}")
     with _mistakes():
         from curriculoss import training
         from curriculoss.training import many
@@ -209,7 +213,6 @@ class _Bar:
         hidden = quiet or not self.console.is_terminal or int(os.environ.get("RANK", 0)) > 0
         columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
         self.progress = Progress(*columns, console=self.console, transient=True, disable=hidden)
-        self.quiet = quiet or int(os.environ.get("RANK", 0)) > 0
         self.task = self.progress.add_task("reading the data", total=None)
         self.scores = ""
 
@@ -221,7 +224,7 @@ class _Bar:
         self.progress.stop()
 
     def said(self, text: str) -> None:
-        if not self.quiet:
+        if not self.progress.disable:
             self.console.print(text, markup=False, highlight=False)
 
     def epoch(self, number: int, epochs: int, steps: int) -> None:
@@ -254,6 +257,9 @@ def _print_result(result: dict[str, Any], run: Any) -> None:
     for name, value in shown.items():
         table.add_row(name, value)
     console.print(table)
+    said = [f"epoch {row['epoch']}: {text}" for row in run.metrics for text in row["verdicts"]]
+    for text in (*filter(None, [result["note"]]), *said):
+        console.print(text, markup=False, highlight=False)
     console.print(f"run: {run.path}\nA page about it: curriculoss report {run.path}", markup=False, highlight=False)
 
 
