@@ -10,9 +10,6 @@ highest resident size of a fresh process, beyond what it had with the inputs mad
 from __future__ import annotations
 
 import argparse
-import os
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
@@ -23,7 +20,18 @@ from rich.table import Table
 from torch import Tensor
 from torch.nn import functional as F
 
-from benchmarks.timing import Budget, describe, interleave, machine, progress_bar, verdict, write_csv
+from benchmarks.timing import (
+    Budget,
+    describe,
+    forget_highest_memory,
+    in_fresh_process,
+    interleave,
+    machine,
+    memory_of_this_process,
+    progress_bar,
+    verdict,
+    write_csv,
+)
 from curriculoss import GCE, MAE, Curriculum, Scaled, linear_soft_margin
 
 BASELINE = "F.linear + F.cross_entropy"
@@ -69,29 +77,15 @@ def gradients(criterion: Criterion, inputs: tuple[Tensor, Tensor, Tensor, Tensor
     return torch.autograd.grad(criterion(*inputs), inputs[:3])
 
 
-def _memory(field: str) -> int:
-    """Bytes of VmRSS, the resident size, or VmHWM, the highest it has been."""
-    line = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith(field + ":"))
-    return 1024 * int(line.split()[1])
-
-
 def peak_in_this_process(variant: str, shape: Shape) -> int:
     """Bytes at the peak beyond inputs and gradients."""
     criterion = VARIANTS[variant]
     gradients(criterion, WARM_UP.inputs())  # threads and libraries take their memory now
     inputs = shape.inputs()
-    before = _memory("VmRSS")
-    Path("/proc/self/clear_refs").write_text("5")  # forget the highest so far
+    before = memory_of_this_process("VmRSS")
+    forget_highest_memory()
     found = gradients(criterion, inputs)
-    return _memory("VmHWM") - before - sum(each.nbytes for each in found)
-
-
-def peak_in_fresh_process(variant: str, shape: Shape) -> int:
-    """The same, where nothing else has grown the heap, and with freed blocks given back at once."""
-    command = [sys.executable, "-m", "benchmarks.linear", "--peak", variant, *map(str, shape)]
-    environment = {**os.environ, "MALLOC_MMAP_THRESHOLD_": str(2**16), "MALLOC_TRIM_THRESHOLD_": str(2**16)}
-    done = subprocess.run(command, env=environment, check=True, stdout=subprocess.PIPE, text=True)
-    return int(done.stdout)
+    return memory_of_this_process("VmHWM") - before - sum(each.nbytes for each in found)
 
 
 class Row(NamedTuple):
@@ -110,7 +104,7 @@ def measure(shapes: tuple[Shape, ...], budget: Budget) -> list[Row]:
             bar = progress.add_task(f"memory, {tuple(shape)}", total=len(VARIANTS))
             peaks = {}
             for variant in VARIANTS:
-                peaks[variant] = peak_in_fresh_process(variant, shape)
+                peaks[variant] = int(in_fresh_process("benchmarks.linear", "--peak", variant, *map(str, shape)))
                 progress.advance(bar)
             inputs = shape.inputs()
             steps = {
