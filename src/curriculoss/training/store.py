@@ -50,7 +50,7 @@ def write(path: Path, fill: Callable[[IO[bytes]], object]) -> None:
     except BaseException as error:
         with contextlib.suppress(OSError):
             temporary.unlink(missing_ok=True)
-        if isinstance(error, OSError):
+        if isinstance(error, OSError) and error.errno:
             error.filename = str(path)  # for the user: not the other name, nor none as with a full disk
         raise
 

@@ -1,0 +1,890 @@
+"""Hostile inputs through the command line: one clear line each, the right exit code, and nothing lost."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import math
+import os
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures.process import BrokenProcessPool
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from curriculoss import cli, data, report, training
+from curriculoss.data import cifar
+from curriculoss.data.files import Remote
+from curriculoss.training import many
+from tests import hostile
+from tests.hostile import X, Y, content, cut, npz
+
+NAN = np.where(np.arange(24)[:, None] == 5, np.nan, X)
+SMALL = ("--network", "linear", "--epochs", "1")
+EXIT_CTRL_C = 130
+
+
+@pytest.fixture(autouse=True)
+def nothing_from_outside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No data of this machine, no width of this terminal."""
+    monkeypatch.setenv("CURRICULOSS_DATA", str(tmp_path / "no-data"))
+    monkeypatch.delenv("COLUMNS", raising=False)
+
+
+def contents(folder: Path) -> dict[str, Any]:
+    """Every file below the folder: its bytes, or where it leads."""
+    found: dict[str, Any] = {}
+    for path in sorted(folder.rglob("*")):
+        name = str(path.relative_to(folder))
+        if path.is_symlink():
+            found[name] = os.readlink(path)
+        else:
+            found[name] = path.read_bytes() if path.is_file() else "folder"
+    return found
+
+
+def refused(folder: Path, code: int, match: str, *arguments: object) -> str:
+    """Run a command that must fail: exit code, one line, no file lost or changed or half-written. The line."""
+    before = contents(folder)
+    result = CliRunner().invoke(cli.app, [str(x) for x in arguments], prog_name="curriculoss")
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise AssertionError(f"a traceback instead of a line: {result.exception!r}") from result.exception
+    assert (result.exit_code, result.stdout) == (code, ""), result.stderr
+    one_line(result.stderr)
+    assert match in result.stderr
+    after = contents(folder)
+    assert {name: after.get(name) for name in before} == before
+    left = [name for name in after if name.endswith((".part", ".tmp")) or name == "ran" or "escaped" in name]
+    assert left == []
+    return result.stderr
+
+
+def one_line(said: str) -> None:
+    assert said.startswith("Error: ") and said.endswith("\n") and said.count("\n") == 1, said
+    assert "Traceback" not in said
+    assert 15 < len(said) < 700
+
+
+# Settings
+
+
+@pytest.mark.parametrize(
+    ("options", "match"),
+    [
+        ("--epochs 0", "epochs expects a whole number >= 1, got 0"),
+        ("--epochs -3", "epochs expects a whole number >= 1, got -3"),
+        ("--epochs nan", "Invalid value for '--epochs'"),
+        ("--epochs 1.5", "Invalid value for '--epochs'"),
+        ("--epochs 1" + "0" * 400, "epochs expects int"),
+        ("--lr 0", "learning_rate expects a finite number > 0"),
+        ("--lr -0.1", "learning_rate expects a finite number > 0"),
+        ("--lr nan", "learning_rate expects a finite number > 0, got nan"),
+        ("--lr inf", "learning_rate expects a finite number > 0, got inf"),
+        ("--lr fast", "Invalid value for '--lr'"),
+        ("--lr 1e300", "learning_rate expects a number below 1e+30"),
+        ("--weight-decay 1e200", "weight_decay expects a number below 1e+30"),
+        ("--width 1e300", "width expects a number below 1e+06"),
+        ("--width 0", "width expects a finite number > 0"),
+        ("--width -1", "width expects a finite number > 0"),
+        ("--width nan", "width expects a finite number > 0"),
+        ("--batch-size 0", "batch_size expects a whole number >= 2"),
+        ("--batch-size -8", "batch_size expects a whole number >= 2"),
+        ("--momentum 1", "momentum"),
+        ("--momentum nan", "momentum"),
+        ("--weight-decay -1", "weight_decay"),
+        ("--clip-norm 0", "clip_norm"),
+        ("--holdout 1", "holdout"),
+        ("--patience 0", "patience"),
+        ("--seed -1", "seed"),
+        ("--seed 9223372036854775808", "seed"),
+        ("--noise-seed -1", "noise_seed"),
+        ("--loss mea", "unknown loss 'mea', did you mean 'mae'?"),
+        ("--loss ''", "unknown loss ''"),
+        ("--loss gce -p z=1", "gce has no hyperparameter 'z'"),
+        ("--loss gce -p q", "expected -p name=number, got -p 'q'"),
+        ("--loss gce -p q=much", "expected -p name=number"),
+        ("--loss gce -p q=2", "0 < q <= 1"),
+        ("--loss gce -p q=nan", "q=nan"),
+        ("--loss gce -p q=0.5 -p q=0.6", "'q' twice"),
+        ("--loss mae --fix stretch", "unknown fix 'stretch'"),
+        ("--loss nce --fix scale", "fix works on curricula"),
+        ("--tau 2", "tau belongs to a fix"),
+        ("--loss mae --fix scale --tau nan", "tau"),
+        ("--loss mae --fix scale --tau -1", "tau"),
+        ("--loss mae --fix shift --tau inf", "tau"),
+        ("--network cnn5", "unknown network 'cnn5'"),
+        ("--network cnn4", "cnn4 expects inputs of shape"),
+        ("--schedule cosin", "unknown schedule 'cosin', did you mean 'cosine'?"),
+        ("--augment spin", "unknown augment 'spin'"),
+        ("--augment shift-flip", "shift-flip expects images, got features"),
+        ("--precision 8-true", "unknown precision '8-true'"),
+        ("--initial-margin guessed", "unknown initial_margin"),
+        ("--preset imagenet", "unknown preset 'imagenet'"),
+        ("--accelerator abacus", "expected --accelerator auto, cpu, cuda or mps, got 'abacus'"),
+        ("--accelerator tpu", "expected --accelerator auto, cpu, cuda or mps, got 'tpu'"),
+        ("--noise symmetric:1.2", "symmetric noise expects 0 <= rate <= 1, got rate=1.2"),
+        ("--noise symmetric:-0.1", "0 <= rate <= 1"),
+        ("--noise symmetric:nan", "0 <= rate <= 1, got rate=nan"),
+        ("--noise symmetric", "symmetric noise expects a rate"),
+        ("--noise symetric:0.4", "unknown noise 'symetric', did you mean 'symmetric'?"),
+        ("--noise asymmetric:0.4", "asymmetric noise expects flips"),
+        ("--noise asymmetric-blocks:0.4", "a multiple of 5 classes"),
+        ("--noise human", "human noise expects labels given by people"),
+        ("--noise matrix", "matrix noise expects a file"),
+        ("--noise clean:0.1", "clean noise expects no variant"),
+        ("--subset 0", "subset expects a whole number >= 1"),
+        ("--subset 1000", "subset expects at most the 19 training samples, got 1000"),
+        ("--subset 1", "training needs at least 2 samples"),
+        ("--label y --frobnicate 3", "No such option: --frobnicate"),
+        ("--preset mnist --spec spec.json", "expected --preset or --spec, got both"),
+        ("--workers -1", "workers"),
+    ],
+)  # fmt: skip
+def test_settings_that_make_no_sense(tmp_path: Path, options: str, match: str) -> None:
+    data = hostile.good(tmp_path)
+    given = ["" if x == "''" else x for x in options.split()]
+    refused(tmp_path, 2, match, "train", "--data", data, *SMALL, *given, "--out", tmp_path / "run")
+
+
+@pytest.mark.parametrize("options", ["--lr 1e29", "--width 4000"])
+def test_settings_that_the_machine_cannot_bear(tmp_path: Path, options: str) -> None:
+    data = hostile.good(tmp_path)
+    small = ("--network", "mlp", "--epochs", "2")
+    match = "not enough memory" if "width" in options else "training diverged in epoch "
+    refused(tmp_path, 1, match, "train", "--data", data, *small, *options.split(), "--out", tmp_path / "run")
+
+
+# Specs
+
+
+@pytest.mark.parametrize(
+    ("name", "raw", "match"),
+    [
+        ("spec.json", hostile.spec(epoch=3), "unknown key 'epoch' in the spec, did you mean 'epochs'?"),
+        ("spec.toml", "epoch = 3", "unknown key 'epoch' in the spec"),
+        ("spec.json", "[1, 2]", "a spec is an object of names and values, got list"),
+        ("spec.json", "null", "got NoneType"),
+        ("spec.json", '{"epochs": 3', "cannot read the spec"),
+        ("spec.toml", 'data = "digi', "cannot read the spec"),
+        ("spec.json", b'{"data": "\xff\xfe"}', "cannot read the spec"),
+        ("spec.toml", b"\x80\x81", "cannot read the spec"),
+        ("spec.json", "", "cannot read the spec"),
+        ("spec.json", "[" * 100_000, "cannot read the spec"),
+        ("spec.toml", "data = " + "[" * 100_000, "cannot read the spec"),
+        ("spec.json", '{"epochs": 1' + "0" * 400 + "}", "epochs"),
+        ("spec.json", '{"epochs": 1' + "0" * 5000 + "}", "cannot read the spec"),
+        ("spec.json", '{"epochs": 1e999}', "epochs expects int"),
+        ("spec.json", '{"width": 1' + "0" * 400 + "}", "width"),
+        ("spec.json", '{"epochs": "ten"}', "epochs expects int, got 'ten'"),
+        ("spec.json", '{"epochs": true}', "epochs expects int, got True"),
+        ("spec.json", '{"learning_rate": NaN}', "learning_rate expects a finite number > 0, got nan"),
+        ("spec.json", '{"tau": NaN, "fix": "scale", "loss": "mae"}', "tau"),
+        ("spec.json", '{"params": {"q": [1]}, "loss": "gce"}', "params expects"),
+        ("spec.json", '{"params": {"q": NaN}, "loss": "gce"}', "q=nan"),
+        ("spec.json", '{"data": "a\\u0000b"}', "no data set or path"),
+        ("spec.json", '{"data": "\\ud800"}', ""),
+        ("spec.json", '{"data": ""}', "data expects a data set or a path"),
+        ("spec.json", '{"noise": 0.4}', "noise expects str"),
+        ("spec.toml", 'loss = "gce"\n[params]\nq = 7', "0 < q <= 1"),
+    ],
+)
+def test_specs_that_are_none(tmp_path: Path, name: str, raw: str | bytes, match: str) -> None:
+    path = content(name, raw)(tmp_path)
+    refused(tmp_path, 2, match, "train", "--spec", path, "--out", tmp_path / "run")
+
+
+def test_a_spec_that_is_not_there_or_a_folder(tmp_path: Path) -> None:
+    refused(tmp_path, 2, "No such file", "train", "--spec", tmp_path / "absent.json", "--out", tmp_path / "run")
+    refused(tmp_path, 2, "Is a directory", "train", "--spec", tmp_path, "--out", tmp_path / "run")
+
+
+# Data
+
+DATA: dict[str, tuple[hostile.Maker, str]] = {
+    "empty npz": (content("data.npz", b""), "cannot be read as a .npz file"),
+    "truncated npz": (cut(hostile.good, -60), "cannot be read as a .npz file"),
+    "half an npz": (cut(hostile.good, 200), "cannot be read as a .npz file"),
+    "text named npz": (content("data.npz", "hello"), "cannot be read as a .npz file"),
+    "npz that would run code": (hostile.pickled_npz, "cannot be read as a .npz file"),
+    "npz that leaves the folder": (hostile.escaping_npz, "x is missing"),
+    "npz that promises terabytes": (hostile.lying_npz, "data.npz"),
+    "npz named csv": (hostile.renamed(hostile.good, "data.csv"), "data.csv"),
+    "npz named parquet": (hostile.renamed(hostile.good, "data.parquet"), "cannot be read as a Parquet file"),
+    "unknown kind": (content("data.tar", "hello"), "expected a folder of class folders, or a .npz"),
+    "folder named npz": (hostile.directory("data.npz"), "expected at least two class folders"),
+    "folder named csv": (hostile.directory("data.csv"), "expected at least two class folders"),
+    "NaN features": (npz(x=NAN), "expected finite numbers, got nan in row 5"),
+    "infinite features": (npz(x=np.where(np.isnan(NAN), -np.inf, X)), "expected finite numbers, got -inf in row 5"),
+    "NaN images": (npz(x=np.full((24, 8, 8), np.nan)), "expected finite numbers, got nan in row 0"),
+    "infinite test images": (npz(x_test=np.full((24, 4), np.inf), y_test=Y), "x_test: expected finite numbers"),
+    "negative label": (npz(y=Y - 1), "expected labels from 0 to 1, got -1 in row 0"),
+    "label out of range": (npz(x_test=X, y_test=Y + 1), "expected labels from 0 to 2, got 3"),
+    "huge label": (npz(y=Y * 10**15), "has no training samples"),
+    "a class without samples": (npz(y=Y * 2), "class 1 has no training samples"),
+    "one class only": (npz(y=Y * 0), "at least two classes"),
+    "labels that are no whole numbers": (npz(y=Y + 0.5), "expected integers or strings, got 0.5 in row 0"),
+    "NaN labels": (npz(y=Y * np.nan), "expected integers or strings, got nan in row 0"),
+    "fewer labels than samples": (npz(y=Y[:-1]), "as many samples in y as in x"),
+    "no samples": (npz(x=X[:0], y=Y[:0]), "expected at least one sample, got none"),
+    "too many dimensions": (npz(x=np.zeros((24, 2, 2, 2, 2))), "got shape (24, 2, 2, 2, 2)"),
+    "complex features": (npz(x=X.astype(complex)), "expected numbers, got type complex128"),
+    "empty csv": (content("data.csv", ""), "cannot be read as a CSV file"),
+    "csv with a head alone": (content("data.csv", "a,label\n"), "expected at least one row"),
+    "csv without labels": (content("data.csv", "a,b\n1,2\n"), "expected a label column"),
+    "csv with a row too short": (content("data.csv", "a,label\n1,0\n2\n"), "cannot be read as a CSV file"),
+    "csv with a hole": (content("data.csv", "a,label\n1,0\n,1\n"), "missing value in row 1"),
+    "csv with nan": (content("data.csv", "a,label\n1,0\nnan,1\n"), "row 1"),
+    "csv that is not UTF-8": (content("data.csv", b"a,label\n\xff\xfe,0\n1,1\n"), "data.csv"),
+    "csv of text": (content("data.csv", "a,b,label\nx,y,0\nz,w,1\n"), "not numeric"),
+    "csv whose images lie outside": (content("data.csv", "a,label\n../../etc/passwd,0\nb.png,1\n"), "image path below"),
+    "csv whose images are absent": (content("data.csv", "a,label\na.png,0\nb.png,1\n"), "no such image"),
+    "empty parquet": (content("data.parquet", b""), "cannot be read as a Parquet file"),
+    "truncated parquet": (content("data.parquet", b"PAR1" + bytes(40)), "cannot be read as a Parquet file"),
+    "one class folder": (hostile.one_class, "at least two class folders with images, got only 'cat'"),
+    "empty class folder": (hostile.empty_class, "a class folder without images"),
+    "unreadable image": (hostile.photos_with("cat/1.png", b"hello"), "not a readable image"),
+    "empty image": (hostile.photos_with("dog/9.jpg", b""), "not a readable image"),
+    "truncated image": (hostile.cut_photo, "not a readable image"),
+    "image of 10^10 pixels": (hostile.bomb, "not a readable image"),
+    "PostScript named png": (hostile.photos_with("cat/1.png", b"%!PS-Adobe-3.0\nrun"), "not a readable image"),
+    "files in the folders' place": (hostile.files_for_folders, "expected at least two class folders"),
+    "absent": (lambda folder: folder / "absent.npz", "no data set or path"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", DATA)
+def test_data_that_cannot_be_used(tmp_path: Path, kind: str) -> None:
+    make, match = DATA[kind]
+    path = make(tmp_path)
+    refused(tmp_path, 2, match, "data", "check", path)
+    refused(tmp_path, 2, match, "train", "--data", path, *SMALL, "--out", tmp_path / "run")
+
+
+def test_the_first_of_several_that_is_bad_is_named(tmp_path: Path) -> None:
+    data, bad = hostile.good(tmp_path), content("bad.npz", b"")(tmp_path)
+    assert "bad.npz" in refused(tmp_path, 2, "", "data", "check", data, bad, "digits")
+    refused(tmp_path, 2, "did you mean 'digits'?", "data", "check", "digitss")
+    refused(tmp_path, 2, "Missing argument", "data", "check")
+    refused(tmp_path, 2, "label column named 'class'", "data", "check", content("a.csv", "a,label\n1,0\n")(tmp_path),
+            "--label", "class")  # fmt: skip
+
+
+# Published data
+
+IMAGES, LABELS = hostile.idx(60_000, 28, 28), hostile.idx(60_000)
+TEST_IMAGES, TEST_LABELS = hostile.idx(10_000, 28, 28), hostile.idx(10_000)
+PLAIN = {"train_images": IMAGES, "train_labels": LABELS, "t10k_images": TEST_IMAGES, "t10k_labels": TEST_LABELS}
+
+
+@pytest.mark.parametrize(
+    ("files", "match"),
+    [
+        ({}, "is not the published file"),
+        ({"train_images": IMAGES[:-1]}, "expected 47040000 bytes after the header, got 47039999"),
+        ({"train_images": LABELS}, "expected the idx header"),
+        ({"train_images": b""}, "got bytes none"),
+        ({**PLAIN, "train_labels": hostile.idx(60_000, value=10)}, "expected labels 0 to 9, got 10"),
+        ({**PLAIN, "t10k_labels": TEST_IMAGES}, "expected the idx header"),
+    ],
+    ids=["broken gz", "truncated", "swapped", "empty", "labels out of range", "test swapped"],
+)
+def test_mnist_that_is_not(tmp_path: Path, files: dict[str, bytes], match: str) -> None:
+    folder = hostile.mnist(tmp_path, **files)
+    refused(tmp_path, 2, match, "train", "--data", "mnist", "--data-dir", folder, *SMALL, "--out", tmp_path / "run")
+
+
+@pytest.mark.parametrize(
+    ("place", "raw", "match"),
+    [
+        ("cifar-10-python.tar.gz", b"hello", "cannot be read as a tar.gz archive"),
+        ("cifar-10-python.tar.gz", b"", "cannot be read as a tar.gz archive"),
+        ("cifar-10-python.tar.gz", hostile.tar({"a": bytes(5000)}, -20), "cannot be read as a tar.gz archive"),
+        ("cifar-10-python.tar.gz", hostile.tar({"../escaped": b"x", "/escaped": b"x"}), "lacks"),
+        ("cifar-10-python.tar.gz", hostile.tar({cifar.FILES[10][0].place: "/etc/passwd"}), "is not a file"),
+        ("cifar-10-python.tar.gz", "trap", "names posix.mkdir"),
+    ],
+    ids=["not tar", "empty", "truncated", "paths that leave the folder", "a link", "pickles that would run code"],
+)
+@pytest.mark.parametrize("published", [True, False])
+def test_a_cifar_archive_that_is_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str, raw: Any, match: str, published: bool
+) -> None:
+    """By its md5 or, for who would get past that, by its content."""
+    if raw == "trap":
+        raw = hostile.tar({remote.place: hostile.trap(tmp_path) for remote in cifar.FILES[10]})
+    content(place, raw)(tmp_path)
+    if not published:
+        monkeypatch.setitem(cifar.ARCHIVES, 10, Remote(place, None))
+    refused(tmp_path, 2, "is not the published file" if published else match,
+            "data", "check", "cifar10", "--data-dir", tmp_path)  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", ["published", "code", "truncated", "empty", "swapped", "folder"])
+def test_cifar_pickles_that_are_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    trap = hostile.trap(tmp_path)
+    for remote in cifar.FILES[100]:
+        content(remote.place, {"truncated": trap[:-9], "empty": b"", "swapped": hostile.gz(trap)}.get(kind, trap))(
+            tmp_path
+        )
+    if kind == "folder":
+        (tmp_path / cifar.FILES[100][0].place).unlink()
+        (tmp_path / cifar.FILES[100][0].place).mkdir()
+    if kind not in ("published", "folder"):
+        monkeypatch.setitem(cifar.FILES, 100, tuple(Remote(remote.place, None) for remote in cifar.FILES[100]))
+    match = {"published": "is not the published file", "code": "names posix.mkdir", "folder": "lacks train"}
+    match["truncated"] = "names posix.mkdir"  # which comes before its end
+    refused(tmp_path, 2, match.get(kind, "cannot be read as a pickle"),
+            "data", "check", "cifar100", "--data-dir", tmp_path)  # fmt: skip
+
+
+def test_data_that_are_not_here(tmp_path: Path) -> None:
+    said = {
+        "mnist": "lacks train-images",
+        "cifar10": "put cifar-10-python.tar.gz from https://www.cs",
+        "cifar100": "or allow the download",
+        "webvision-50": "get WebVision 1.0 from",
+    }
+    for name, match in said.items():
+        refused(tmp_path, 2, match, "data", "check", name)
+    refused(tmp_path, 2, "lacks", "train", "--preset", "mnist", "--data-dir", content("file", "")(tmp_path),
+            "--out", tmp_path / "run")  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("line", "match"),
+    [
+        ("../../etc/passwd 0", "leads out of the folder"),
+        ("/etc/passwd 0", "leads out of the folder"),
+        ("google/a.jpg 1000", "a label from 0 to 999"),
+        ("google/a.jpg -1", "a label from 0 to 999"),
+        ("google/a.jpg", "a label from 0 to 999"),
+        ("google/a.jpg 0", "class 1 of 50 has no images"),
+    ],
+)
+def test_webvision_lists_that_are_wrong(tmp_path: Path, line: str, match: str) -> None:
+    for name in ("train_filelist_google.txt", "val_filelist.txt"):
+        content(f"info/{name}", line + "\n")(tmp_path)
+    refused(tmp_path, 2, match, "data", "check", "webvision-50", "--data-dir", tmp_path)
+
+
+# Noise from files
+
+
+@pytest.mark.parametrize(
+    ("name", "raw", "match"),
+    [
+        ("m.csv", "", "m.csv"),
+        ("m.csv", "1,0\n0,1\n", "expected a 3 x 3 matrix, got shape (2, 2)"),
+        ("m.csv", "1,0,0\n0,1\n0,0,1\n", "as many numbers in every line"),
+        ("m.csv", "1,0,0\n0,1,0\n0,0,x\n", "cannot be read"),
+        ("m.csv", "1,0,0\n0,1,0\n0,0,0.9\n", "rows that sum to 1, got 0.9 in row 2"),
+        ("m.csv", "2,-1,0\n0,1,0\n0,0,1\n", "probabilities >= 0, got -1"),
+        ("m.csv", "nan,0,0\n0,1,0\n0,0,1\n", "probabilities >= 0, got nan"),
+        ("m.csv", "inf,0,0\n0,1,0\n0,0,1\n", "rows that sum to 1, got inf"),
+        ("m.csv", b"\xff\xfe1,0", "cannot be read"),
+        ("m.npy", b"", "cannot be read"),
+        ("m.npy", b"hello", "cannot be read"),
+        ("m.npy", hostile.saved({"a": 1}), "cannot be read"),
+        ("m.npz", b"PK\x03\x04", "cannot be read"),
+        ("m.xlsx", "1", "expected a .npy, .npz, .csv or .txt file"),
+        ("m.npy", "code", "cannot be read"),
+        ("m.npy", "folder", "cannot be read"),
+        ("m.npy", "absent", "no such file"),
+    ],
+)
+def test_noise_matrices_that_are_wrong(tmp_path: Path, name: str, raw: Any, match: str) -> None:
+    data, path = hostile.good(tmp_path), tmp_path / name
+    if raw == "code":
+        np.save(path, np.array([hostile.Runs(tmp_path / "ran")], dtype=object), allow_pickle=True)
+    elif raw == "folder":
+        path.mkdir()
+    elif raw != "absent":
+        content(name, raw)(tmp_path)
+    noise = f"matrix:{path}"
+    refused(tmp_path, 2, match, "train", "--data", data, *SMALL, "--noise", noise, "--out", tmp_path / "run")
+
+
+# Where the run goes
+
+
+@pytest.fixture(scope="module")
+def stages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """The same run of three epochs, finished and stopped after its first; and the data."""
+    folder = tmp_path_factory.mktemp("stages")
+    data = hostile.good(folder)
+    spec = training.RunSpec(data=str(data), network="linear", epochs=3, noise="symmetric:0.3")
+
+    class Stops:
+        def __getattr__(self, name: str) -> Callable[..., None]:
+            return lambda *_: None
+
+        def epoch(self, number: int, epochs: int, steps: int) -> None:
+            if number == 2:
+                raise KeyboardInterrupt
+
+    training.train(spec, folder / "finished")
+    with pytest.raises(KeyboardInterrupt):
+        training.train(spec, folder / "stopped", progress=Stops())
+    assert (folder / "stopped/checkpoint.pt").exists()
+    return {"data": data, "finished": folder / "finished", "stopped": folder / "stopped"}
+
+
+def again(stages: dict[str, Path], out: Path, *more: str) -> list[object]:
+    """The command whose run is in the stages."""
+    return ["train", "--data", stages["data"], "--network", "linear", "--epochs", "3", "--noise", "symmetric:0.3",
+            "--out", out, *more]  # fmt: skip
+
+
+def test_the_stages_can_be_gone_on_from(tmp_path: Path, stages: dict[str, Path]) -> None:
+    """Without harm done to them, the commands below work."""
+    for name, resumed in (("stopped", 1), ("finished", 3)):
+        shutil.copytree(stages[name], tmp_path / name)
+        result = CliRunner().invoke(cli.app, [*map(str, again(stages, tmp_path / name)), "--json"])
+        assert (result.exit_code, result.stderr) == (0, "")
+        assert json.loads(result.stdout)["resumed_from_epoch"] == resumed
+    result = CliRunner().invoke(cli.app, ["report", str(stages["stopped"]), "--out", str(tmp_path / "page.html")])
+    assert (result.exit_code, result.stderr) == (0, "")
+
+
+def test_out_is_a_file(tmp_path: Path) -> None:
+    out = content("run", "my thesis")(tmp_path)
+    refused(tmp_path, 1, "is a file; give a folder", "train", "--data", "digits", *SMALL, "--out", out)
+    refused(tmp_path, 1, "run", "compare", "ce", "--data", "digits", *SMALL, "--out", out)
+    refused(tmp_path, 1, "run", "train", "--data", "digits", *SMALL, "--out", out / "below")
+
+
+def test_out_holds_other_things(tmp_path: Path) -> None:
+    content("run/thesis.tex", "my thesis")(tmp_path)
+    refused(tmp_path, 1, "not empty and holds no run", "train", "--data", "digits", *SMALL, "--out", tmp_path / "run")
+
+
+def test_out_holds_another_run(tmp_path: Path, stages: dict[str, Path]) -> None:
+    for name in ("stopped", "finished"):
+        shutil.copytree(stages[name], tmp_path / name)
+        refused(tmp_path, 1, "holds another run (seed 0, not 1)", *again(stages, tmp_path / name, "--seed", "1"))
+
+
+def test_out_is_being_written_by_another_process(tmp_path: Path, stages: dict[str, Path]) -> None:
+    shutil.copytree(stages["stopped"], tmp_path / "run")
+    with (tmp_path / "run/.lock").open() as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        refused(tmp_path, 1, "is being written by another process", *again(stages, tmp_path / "run"))
+
+
+def test_what_a_killed_process_left_half_written_goes(tmp_path: Path, stages: dict[str, Path]) -> None:
+    """Be it killed while it wrote a checkpoint, or the very first file."""
+    shutil.copytree(stages["stopped"], tmp_path / "late")
+    content("late/.checkpoint.pt.123.part", b"PK")(tmp_path)
+    content("early/.labels.npz.123.part", b"PK")(tmp_path)
+    for name, resumed in (("late", 1), ("early", None)):
+        result = CliRunner().invoke(cli.app, [*map(str, again(stages, tmp_path / name)), "--json"])
+        assert (result.exit_code, result.stderr) == (0, "")
+        assert json.loads(result.stdout)["resumed_from_epoch"] == resumed
+        assert not list((tmp_path / name).glob(".*.part"))
+
+
+@pytest.mark.parametrize("out", ["/proc/run", "/sys/run", "a" * 300, "\0", "dangling/run", "locked/run"])
+def test_out_cannot_be_written(tmp_path: Path, out: str) -> None:
+    (tmp_path / "dangling").symlink_to("/nowhere/at/all")
+    (tmp_path / "locked").mkdir(mode=0o500)
+    if out == "locked/run" and os.geteuid() == 0:
+        pytest.skip("nothing is locked to root")
+    data = hostile.good(tmp_path)
+    code = 2 if out == "\0" else 1
+    refused(tmp_path, code, "", "train", "--data", data, *SMALL, "--out", tmp_path / out if out != "\0" else "a\0b")
+
+
+def test_out_is_missing(tmp_path: Path) -> None:
+    refused(tmp_path, 2, "Missing option '--out'", "train", "--data", "digits")
+    refused(tmp_path, 2, "--out", "train", "--data", "digits", "--out")
+
+
+# Runs whose files were harmed
+
+
+def spoil_json(path: Path, **changes: Any) -> None:
+    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+
+
+def resave(path: Path, **changes: Any) -> None:
+    state = torch.load(path, weights_only=True)
+    torch.save({key: value for key, value in {**state, **changes}.items() if value is not None}, path)
+
+
+Harm = Callable[[Path], object]
+CHECKPOINTS: dict[str, Harm] = {
+    "empty": lambda run: (run / "checkpoint.pt").write_bytes(b""),
+    "truncated": lambda run: (run / "checkpoint.pt").write_bytes((run / "checkpoint.pt").read_bytes()[:-500]),
+    "half": lambda run: (run / "checkpoint.pt").write_bytes((run / "checkpoint.pt").read_bytes()[:700]),
+    "text": lambda run: (run / "checkpoint.pt").write_bytes(b"hello"),
+    "would run code": lambda run: torch.save({"spec": hostile.Runs(run.parent / "ran")}, run / "checkpoint.pt"),
+    "a list": lambda run: torch.save([1, 2], run / "checkpoint.pt"),
+    "another run's": lambda run: resave(run / "checkpoint.pt", spec="0123456789ab"),
+    "without a network": lambda run: resave(run / "checkpoint.pt", network=None),
+    "of another network": lambda run: resave(run / "checkpoint.pt", network={"weight": torch.zeros(3)}),
+    "without an optimiser": lambda run: resave(run / "checkpoint.pt", optimizer=None),
+    "with an empty optimiser": lambda run: resave(run / "checkpoint.pt", optimizer={}),
+    "without a monitor": lambda run: resave(run / "checkpoint.pt", monitor=None),
+    "with an empty monitor": lambda run: resave(run / "checkpoint.pt", monitor={}),
+    "without rows": lambda run: resave(run / "checkpoint.pt", rows=None),
+    "with rows that are none": lambda run: resave(run / "checkpoint.pt", rows=7),
+    "without histograms": lambda run: resave(run / "checkpoint.pt", histograms=None),
+    "a folder": lambda run: ((run / "checkpoint.pt").unlink(), (run / "checkpoint.pt").mkdir()),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", CHECKPOINTS)
+def test_checkpoints_that_are_none(tmp_path: Path, stages: dict[str, Path], kind: str) -> None:
+    shutil.copytree(stages["stopped"], tmp_path / "run")
+    CHECKPOINTS[kind](tmp_path / "run")
+    line = refused(tmp_path, 1, "checkpoint.pt", *again(stages, tmp_path / "run"))
+    assert "delete it to begin again" in line
+    shutil.rmtree(tmp_path / "run/checkpoint.pt", ignore_errors=True)
+    (tmp_path / "run/checkpoint.pt").unlink(missing_ok=True)
+    result = CliRunner().invoke(cli.app, [*map(str, again(stages, tmp_path / "run")), "--json"])
+    assert result.exit_code == 0
+
+
+SPECS: dict[str, Harm] = {
+    "empty": lambda run: (run / "spec.json").write_bytes(b""),
+    "truncated": lambda run: (run / "spec.json").write_bytes((run / "spec.json").read_bytes()[:-9]),
+    "a list": lambda run: (run / "spec.json").write_text("[]"),
+    "not UTF-8": lambda run: (run / "spec.json").write_bytes(b"\xff\xfe"),
+    "deep": lambda run: (run / "spec.json").write_text("[" * 100_000),
+    "unknown key": lambda run: spoil_json(run / "spec.json", colour="blue"),
+    "negative epochs": lambda run: spoil_json(run / "spec.json", epochs=-1),
+    "edited": lambda run: spoil_json(run / "spec.json", learning_rate=0.5),
+    "a folder": lambda run: ((run / "spec.json").unlink(), (run / "spec.json").mkdir()),
+}
+
+
+@pytest.mark.parametrize("kind", SPECS)
+@pytest.mark.parametrize("stage", ["stopped", "finished"])
+def test_runs_whose_spec_is_none(tmp_path: Path, stages: dict[str, Path], kind: str, stage: str) -> None:
+    shutil.copytree(stages[stage], tmp_path / "run")
+    SPECS[kind](tmp_path / "run")
+    refused(tmp_path, 1, "run", *again(stages, tmp_path / "run"))
+    if kind != "edited":
+        refused(tmp_path, 1, "spec.json", "report", tmp_path / "run")
+
+
+def test_a_run_is_not_taken_for_what_its_spec_was_edited_to(tmp_path: Path, stages: dict[str, Path]) -> None:
+    for stage, match in (
+        ("stopped", "checkpoint.pt belongs to another run"),
+        ("finished", "result.json is not that of"),
+    ):
+        shutil.copytree(stages[stage], tmp_path / stage)
+        spoil_json(tmp_path / stage / "spec.json", learning_rate=0.5)
+        refused(tmp_path, 1, match, *again(stages, tmp_path / stage, "--lr", "0.5"))
+
+
+RESULTS: dict[str, str] = {
+    "empty": "",
+    "truncated": '{"epochs": 3,',
+    "a list": "[]",
+    "a number": "3",
+    "null": "null",
+    "without what it is for": '{"spec": "0123456789ab"}',
+    "not a number": '{"epochs": 3, "test_accuracy": "high"}',
+}
+
+
+@pytest.mark.parametrize("kind", [*RESULTS, "not UTF-8", "a folder"])
+@pytest.mark.parametrize("as_json", [True, False])
+def test_results_that_are_none(tmp_path: Path, stages: dict[str, Path], kind: str, as_json: bool) -> None:
+    shutil.copytree(stages["finished"], tmp_path / "run")
+    path = tmp_path / "run/result.json"
+    if kind == "a folder":
+        path.unlink()
+        path.mkdir()
+    else:
+        path.write_bytes(RESULTS.get(kind, "").encode() or (b"\xff\xfe" if kind == "not UTF-8" else b""))
+    refused(tmp_path, 1, "result.json", *again(stages, tmp_path / "run", *["--json"] * as_json))
+
+
+REPORTED: dict[str, tuple[str, str | bytes]] = {
+    "metrics truncated": ("metrics.jsonl", '{"epoch": 1, "trai'),
+    "metrics that are lists": ("metrics.jsonl", "[1]\n[2]\n"),
+    "metrics that are numbers": ("metrics.jsonl", "1\n2\n"),
+    "metrics that are binary": ("metrics.jsonl", b"\xff\xfe\x00"),
+    "deep metrics": ("metrics.jsonl", "[" * 100_000),
+    "result truncated": ("result.json", '{"epochs"'),
+    "result that is a list": ("result.json", "[]"),
+    "environment truncated": ("environment.json", "{"),
+    "environment that is a list": ("environment.json", "[]"),
+    "labels truncated": ("labels.npz", b"PK\x03\x04"),
+    "labels empty": ("labels.npz", b""),
+    "labels that are text": ("labels.npz", "hello"),
+    "histograms truncated": ("histograms.npz", b"PK\x03\x04" + bytes(30)),
+    "histograms empty": ("histograms.npz", b""),
+}
+
+
+@pytest.mark.parametrize("kind", REPORTED)
+def test_runs_that_cannot_be_reported(tmp_path: Path, stages: dict[str, Path], kind: str) -> None:
+    name, raw = REPORTED[kind]
+    shutil.copytree(stages["finished"], tmp_path / "runs/good")
+    shutil.copytree(stages["finished"], tmp_path / "runs/bad")
+    spoil_json(tmp_path / "runs/bad/spec.json", loss="mae")
+    content(f"runs/bad/{name}", raw)(tmp_path)
+    content("page.html", "the page of before")(tmp_path)
+    line = refused(tmp_path, 1, name, "report", tmp_path / "runs", "--out", tmp_path / "page.html")
+    assert "runs/bad" in line
+
+
+@pytest.mark.parametrize(
+    "arrays", [{}, {"given": np.zeros((2, 2))}, {"given": np.array(["a"]), "clean": np.array([1])}]
+)
+@pytest.mark.parametrize("name", ["labels", "histograms"])
+def test_arrays_that_are_other_ones(tmp_path: Path, stages: dict[str, Path], name: str, arrays: dict[str, Any]) -> None:
+    """A page without them, or a line that names them."""
+    shutil.copytree(stages["finished"], tmp_path / "run")
+    np.savez(tmp_path / f"run/{name}.npz", **arrays)
+    result = CliRunner().invoke(cli.app, ["report", str(tmp_path / "run")])
+    assert isinstance(result.exception, SystemExit | None), result.exception
+    if result.exit_code:
+        one_line(result.stderr)
+        assert result.exit_code == 1 and f"{name}.npz" in result.stderr
+        assert not (tmp_path / "run/report.html").exists()
+
+
+def test_reports_on_nothing(tmp_path: Path, stages: dict[str, Path]) -> None:
+    file = content("file", "x")(tmp_path)
+    (tmp_path / "empty").mkdir()
+    refused(tmp_path, 2, "holds no run", "report", tmp_path / "empty")
+    refused(tmp_path, 2, "holds no run", "report", file)
+    refused(tmp_path, 2, "holds no run", "report", tmp_path / "absent")
+    refused(tmp_path, 2, "holds no run", "report", stages["finished"], tmp_path / "empty")
+    refused(tmp_path, 2, "Missing argument", "report")
+
+
+def test_reports_to_nowhere(tmp_path: Path, stages: dict[str, Path]) -> None:
+    (tmp_path / "folder").mkdir()
+    for out in ("folder", "no/such/page.html", "a" * 300):
+        refused(
+            tmp_path,
+            1,
+            f"cannot read or write {tmp_path / out}: ",
+            "report",
+            stages["finished"],
+            "--out",
+            tmp_path / out,
+        )
+
+
+# Comparisons
+
+
+@pytest.mark.parametrize(
+    ("losses", "match"),
+    [
+        ("mea", "unknown loss 'mea'"),
+        ("ce gce:q", "expected -p name=number"),
+        ("gce:q=2", "0 < q <= 1"),
+        ("gce:z=2", "gce has no hyperparameter 'z'"),
+        ("mae:scale=x", "expected -p name=number"),
+        ("mae:scale=nan", "tau"),
+        ("mae:scale=-1", "tau"),
+        ("mae:logit-bias=2", "tau"),
+        ("nce:scale", "fix works on curricula"),
+        (":", "expected -p name=number, got -p ''"),
+        ("ce --seeds 0", "expected --seeds and --jobs >= 1, got 0"),
+        ("ce --jobs -1", "expected --seeds and --jobs >= 1, got -1"),
+        ("ce --noise clean,symmetric:1.2", "0 <= rate <= 1"),
+        ("ce --noise clean,", "unknown noise ''"),
+        ("ce --loss mae", "No such option"),
+        ("", "Missing argument"),
+    ],
+)
+def test_comparisons_of_what_is_none(tmp_path: Path, losses: str, match: str) -> None:
+    refused(tmp_path, 2, match, "compare", *losses.split(), "--data", "digits", *SMALL, "--out", tmp_path / "c")
+    assert not (tmp_path / "c").exists()
+
+
+def test_a_comparison_on_bad_data(tmp_path: Path) -> None:
+    """What goes wrong in a process of its own is told as if it were in ours."""
+    data = npz(x=NAN)(tmp_path)
+    refused(tmp_path, 2, "expected finite numbers, got nan in row 5",
+            "compare", "ce", "--data", data, *SMALL, "--out", tmp_path / "c")  # fmt: skip
+
+
+def test_a_process_that_is_killed_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def killed(*_: object, **__: object) -> None:
+        raise BrokenProcessPool("A process in the process pool was terminated abruptly\nand more")
+
+    monkeypatch.setattr(many, "train_many", killed)
+    refused(tmp_path, 1, "terminated abruptly", "compare", "ce", "--data", "digits", *SMALL, "--out", tmp_path / "c")
+
+
+@pytest.mark.parametrize("command", [["data", "check", "digits"], ["train", "--out", "run"], ["report", "finished"]])
+def test_ctrl_c_anywhere(
+    tmp_path: Path, stages: dict[str, Path], monkeypatch: pytest.MonkeyPatch, command: list[str]
+) -> None:
+    def stops(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    shutil.copytree(stages["finished"], tmp_path / "finished")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(data, "load", stops)
+    monkeypatch.setattr(report, "build", stops)
+    before = contents(tmp_path / "finished")
+    result = CliRunner().invoke(cli.app, command)
+    assert (result.exit_code, result.stdout) == (EXIT_CTRL_C, "")
+    assert result.stderr.startswith("stopped") and result.stderr.count("\n") == 1
+    assert contents(tmp_path / "finished") == before
+
+
+# A disk that is full
+
+
+@contextlib.contextmanager
+def disk(folder: Path, size: int) -> Iterator[None]:
+    """A file system of so many bytes."""
+    folder.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", f"size={size}", "none", str(folder)]
+    if (
+        os.geteuid()
+        or not shutil.which("mount")
+        or subprocess.run(command, capture_output=True, check=False).returncode
+    ):
+        pytest.skip("mounting a small disk is not permitted here")
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", str(folder)], check=True)
+
+
+def whole(run: Path) -> None:
+    """Every file of the run is one that its reader takes, and none is half-written."""
+    read = training.Run(run)
+    for path in run.iterdir():
+        if path.suffix == ".npz":
+            read.arrays(path.stem)
+        elif path.suffix == ".json":
+            json.loads(path.read_text())
+        elif path.suffix == ".jsonl":
+            assert [row["epoch"] for row in read.metrics] == list(range(1, len(read.metrics) + 1))
+        elif path.suffix == ".pt":
+            torch.load(path, weights_only=True)
+        else:
+            assert path.name in (".lock", "model.safetensors")
+
+
+@pytest.mark.parametrize("free", [0, 4, 8, 12, 16, 20, 28, 36])
+def test_a_full_disk(tmp_path: Path, stages: dict[str, Path], free: int) -> None:
+    """Wherever it becomes full, what is there is whole, and with room the same command goes on."""
+    place, page = tmp_path / "disk", os.sysconf("SC_PAGESIZE")
+    with disk(place, 128 * page):
+        keep = place / "thesis.tex"
+        keep.write_bytes(b"x" * (128 - free // 4) * page) if free else None
+        with contextlib.suppress(OSError), (place / "ballast").open("wb") as ballast:
+            while free == 0:
+                ballast.write(b"x" * page)
+                ballast.flush()
+        line = refused(place, 1, "No space left on device", *again(stages, place / "run"))
+        assert "what was finished is kept" in line
+        if (place / "run").exists():
+            whole(place / "run")
+        (place / "ballast").unlink()
+        keep.unlink(missing_ok=True)
+        result = CliRunner().invoke(cli.app, [*map(str, again(stages, place / "run")), "--json"])
+        assert (result.exit_code, result.stderr) == (0, "")
+        whole(place / "run")
+        after = [{k: v for k, v in row.items() if "seconds" not in k} for row in training.Run(place / "run").metrics]
+        never = [
+            {k: v for k, v in row.items() if "seconds" not in k} for row in training.Run(stages["finished"]).metrics
+        ]
+        assert after == never
+
+
+def test_a_full_disk_for_a_page(tmp_path: Path, stages: dict[str, Path]) -> None:
+    with disk(tmp_path / "disk", 2 * os.sysconf("SC_PAGESIZE")):
+        page = content("page.html", "the page of before")(tmp_path / "disk")
+        refused(tmp_path / "disk", 1, "No space left", "report", stages["finished"], "--out", page)
+
+
+# As processes of their own: limits and signals
+
+
+def command(*arguments: object) -> list[str]:
+    return [sys.executable, "-m", "curriculoss", *map(str, arguments)]
+
+
+ALONE = {**os.environ, "OMP_NUM_THREADS": "1"}
+
+
+def test_files_that_may_not_grow(tmp_path: Path) -> None:
+    """A quota in effect: labels, spec and environment fit, the checkpoint does not."""
+
+    def limited() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
+
+    data = hostile.good(tmp_path)
+    given = command("train", "--data", data, *SMALL, "--out", tmp_path / "run")
+    done = subprocess.run(given, capture_output=True, text=True, check=False, env=ALONE, preexec_fn=limited)
+    assert (done.returncode, done.stdout) == (1, "")
+    one_line(done.stderr)
+    assert "File too large" in done.stderr
+    whole(tmp_path / "run")
+    assert sorted(contents(tmp_path / "run")) == [".lock", "environment.json", "labels.npz", "spec.json"]
+
+
+def test_signals_keep_what_is_finished(tmp_path: Path) -> None:
+    def listening() -> None:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # which shells turn off for what runs in the background
+
+    def arguments(sent: signal.Signals) -> list[str]:
+        return ["train", "--data", "digits", "--subset", "200", "--batch-size", "2", "--network", "linear",
+                "--epochs", "8", "--out", str(tmp_path / sent.name), "--json"]  # fmt: skip
+
+    codes = {signal.SIGINT: EXIT_CTRL_C, signal.SIGTERM: 143}
+    started = {
+        sent: subprocess.Popen(
+            command(*arguments(sent)), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=ALONE,
+            preexec_fn=listening,
+        )
+        for sent in codes
+    }  # fmt: skip
+    waiting, until = dict(started), time.monotonic() + 60
+    while waiting and time.monotonic() < until:
+        for sent, process in list(waiting.items()):
+            if (tmp_path / sent.name / "metrics.jsonl").exists() or process.poll() is not None:
+                waiting.pop(sent).send_signal(sent)
+        time.sleep(0.01)
+    for sent, process in started.items():
+        out = tmp_path / sent.name
+        printed, complained = process.communicate(timeout=60)
+        assert (process.returncode, printed) == (codes[sent], ""), complained
+        assert complained.startswith("stopped after epoch ") and complained.count("\n") == 1
+        assert "the same command goes on from there" in complained
+        whole(out)
+        kept = training.Run(out).metrics
+        assert 1 <= len(kept) < 8
+        result = CliRunner().invoke(cli.app, arguments(sent))
+        assert (result.exit_code, result.stderr) == (0, "")
+        answer = json.loads(result.stdout)
+        assert 0 <= answer["resumed_from_epoch"] - len(kept) <= 1  # the checkpoint is written first
+        assert math.isfinite(answer["test_accuracy"])
+        assert training.Run(out).metrics[: len(kept)] == kept
+
+
+def test_a_sample_as_its_users_meet_it(tmp_path: Path) -> None:
+    """A process of its own says the same, and nothing of torch's or lightning's beside it."""
+    data = content("data.npz", b"PK\x03\x04")(tmp_path)
+    done = subprocess.run(
+        command("train", "--data", data, *SMALL, "--out", tmp_path / "run"), capture_output=True, text=True,
+        check=False, env=ALONE,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (2, "")
+    one_line(done.stderr)
