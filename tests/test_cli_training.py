@@ -62,7 +62,7 @@ def test_options_reach_the_spec(tmp_path):
 
 def test_every_setting_of_a_spec_has_an_option():
     own = {"loss", "params", "fix", "tau", "seed"}
-    assert set(cli.training.SETTINGS) | own == set(RunSpec().as_dict())
+    assert set(cli.settings.SETTINGS) | own == set(RunSpec().as_dict())
 
 
 @pytest.mark.parametrize(

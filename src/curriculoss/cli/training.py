@@ -1,14 +1,8 @@
-"""`curriculoss train`, `compare`, `report` and `data`: from a data set to a page that explains what happened."""
+"""`curriculoss train`, `compare` and `report`: from a data set to a page that explains what happened."""
 
 from __future__ import annotations
 
-import inspect
 import os
-import signal
-import sys
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -17,130 +11,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from curriculoss.cli.console import UsageError, app, new_console, new_table, numbers, print_json
-
-# One option for each setting of a RunSpec: (type, names, help). None leaves the preset's or the default.
-SETTINGS: dict[str, tuple[Any, tuple[str, ...], str]] = {
-    "data": (str, ("--data",), "A data set (`curriculoss data list`) or a path: class folders, .npz, .csv, .parquet."),
-    "label": (str, ("--label",), "The label column of a table."),
-    "subset": (int, ("--subset",), "Train on so many samples."),
-    "holdout": (float, ("--holdout",), "Share kept for testing where data have no test samples (0.2)."),
-    "noise": (str, ("--noise",), "clean, symmetric:0.4, asymmetric:…, pairflip:…, instance:…, human, matrix:FILE."),
-    "noise_seed": (int, ("--noise-seed",), "Draw the noise from this seed rather than the run's."),
-    "exact_noise": (bool, ("--exact-noise/--per-sample-noise",), "Meet the rate exactly (default), or by chance."),
-    "normalize": (bool, ("--normalize/--no-normalize",), "Divide the loss by its largest weight (default)."),
-    "initial_margin": (str, ("--initial-margin",), "What a fix is for: expected (default) or measured."),
-    "network": (str, ("--network",), "cnn4, cnn8, resnet34, resnet50, mlp, linear; auto by the shape of the data."),
-    "width": (float, ("--width",), "Channels times this."),
-    "epochs": (int, ("--epochs",), "Times through the data (20)."),
-    "batch_size": (int, ("--batch-size",), "Samples a step (128)."),
-    "learning_rate": (float, ("--lr", "--learning-rate"), "Learning rate at the start (0.1)."),
-    "momentum": (float, ("--momentum",), "Of SGD (0.9)."),
-    "weight_decay": (float, ("--weight-decay",), "Of SGD (1e-4)."),
-    "schedule": (str, ("--schedule",), "constant, cosine (default), step, warmup."),
-    "step_epochs": (list[int], ("--step-epoch",), "For --schedule step: after so many epochs; repeatable."),
-    "step_factor": (float, ("--step-factor",), "For --schedule step: times this (0.1)."),
-    "warmup_epochs": (float, ("--warmup-epochs",), "For --schedule warmup (1)."),
-    "clip_norm": (float, ("--clip-norm",), "Clip gradients to this norm (off)."),
-    "augment": (str, ("--augment",), "none, shift-flip, crop-flip-jitter; auto is the data set's own."),
-    "patience": (int, ("--patience",), "Stop when the training loss has not improved for so many epochs (off)."),
-    "precision": (str, ("--precision",), "32-true (default), bf16-mixed, 16-mixed, 64-true."),
-}  # fmt: skip
-
-Preset = Annotated[
-    str | None, typer.Option("--preset", help="The paper's settings: mnist, cifar10, cifar100, webvision.")
-]
-SpecFile = Annotated[Path | None, typer.Option("--spec", help="Settings from a .json or .toml file; options override.")]
-DataDir = Annotated[Path | None, typer.Option(help="Where data sets are (or CURRICULOSS_DATA, or the cache folder).")]
-Download = Annotated[bool, typer.Option("--download", help="Fetch a data set that is not there.")]
-Workers = Annotated[int, typer.Option(min=0, help="Processes that decode images.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Machine-readable: one JSON object on stdout.")]
-
-
-def takes_settings(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command an option for every setting; it gets those that were used as a dictionary, `settings`."""
-    own = [x for x in inspect.signature(command, eval_str=True).parameters.values() if x.name != "settings"]
-    added = [
-        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None,
-                          annotation=Annotated[kind | None, typer.Option(*flags, help=text, show_default=False)])
-        for name, (kind, flags, text) in SETTINGS.items()
-    ]  # fmt: skip
-
-    def wrapped(**given: Any) -> None:
-        settings = {name: given.pop(name) for name in SETTINGS}
-        command(settings={name: value for name, value in settings.items() if value not in (None, [])}, **given)
-
-    wrapped.__name__, wrapped.__doc__ = command.__name__, command.__doc__
-    keyword = [x.replace(kind=inspect.Parameter.KEYWORD_ONLY) for x in own]
-    wrapped.__signature__ = inspect.Signature(keyword + added)  # type: ignore[attr-defined]
-    wrapped.__annotations__ = {x.name: x.annotation for x in keyword + added}
-    return wrapped
-
-
-@contextmanager
-def _mistakes() -> Iterator[None]:
-    """What a user can mend is one line and exit 2; what the machine refuses is one line and exit 1."""
-    alone = threading.current_thread() is threading.main_thread() and int(os.environ.get("WORLD_SIZE", 1)) == 1
-    before = signal.signal(signal.SIGTERM, _terminated) if alone else None  # torchrun's processes just end
-    try:
-        yield
-    except (typer.Exit, typer.Abort):
-        raise
-    except KeyboardInterrupt as stop:
-        raise _stopped("stopped", stop) from None
-    except ModuleNotFoundError as missing:
-        _fail(f"training needs {str(missing.name).partition('.')[0]}: pip install 'curriculoss[train]'")
-    except RuntimeError as error:
-        from curriculoss.training import RunError
-
-        text = str(error)
-        if not isinstance(error, RunError):  # torch's, with an account of its inside in further lines
-            memory = "allocate memory" in text or "out of memory" in text
-            text = NO_MEMORY if memory else f"the machine gave up: {text.partition(chr(10))[0] or type(error).__name__}"
-        _fail(text)
-    except (ValueError, TypeError) as error:
-        raise UsageError(str(error)) from None
-    except OSError as error:
-        where = f" {error.filename}" if error.filename else ""
-        _fail(f"cannot read or write{where}: {error.strerror or error}; what was finished is kept")
-    except MemoryError:
-        _fail(NO_MEMORY)
-    finally:
-        if alone:
-            signal.signal(signal.SIGTERM, before or signal.SIG_DFL)
-
-
-NO_MEMORY = "there is not enough memory; try a smaller --batch-size, --subset or --width"
-
-
-class _Terminated(KeyboardInterrupt):
-    """SIGTERM, which ends a command as Ctrl-C does."""
-
-
-def _terminated(*_: object) -> None:
-    raise _Terminated
-
-
-def _stopped(text: str, stop: KeyboardInterrupt) -> typer.Exit:
-    print(text, file=sys.stderr)
-    return typer.Exit(128 + (signal.SIGTERM if isinstance(stop, _Terminated) else signal.SIGINT))
-
-
-def _fail(text: str) -> None:
-    print("Error:", " ".join(text.split()), file=sys.stderr)
-    raise typer.Exit(1)
-
-
-def _settings(preset: str | None, file: Path | None, settings: dict[str, Any]) -> dict[str, Any]:
-    from curriculoss import training
-
-    if preset is not None and file is not None:
-        raise ValueError("expected --preset or --spec, got both")
-    given: dict[str, Any] = {}
-    if file is not None:
-        given = training.RunSpec.read(file).as_dict()
-    elif preset is not None:
-        given = training.preset(preset).as_dict()
-    return {**given, **settings}
+from curriculoss.cli.mistakes import mistakes, stopped
+from curriculoss.cli.settings import AsJson, DataDir, Download, Preset, SpecFile, Workers, collected, takes_settings
 
 
 @app.command()
@@ -182,11 +54,11 @@ def train(
     settings |= {key: value for key, value in named.items() if value is not None}
     if accelerator not in ("auto", "cpu", "cuda", "mps"):
         raise UsageError(f"expected --accelerator auto, cpu, cuda or mps, got {accelerator!r}")
-    with _mistakes():
+    with mistakes():
         from curriculoss import training
         from curriculoss.training import many
 
-        wanted = training.RunSpec.from_dict(_settings(preset, spec, settings))
+        wanted = training.RunSpec.from_dict(collected(preset, spec, settings))
         with _Bar(quiet=as_json) as bar:
             try:
                 result = training.train(
@@ -196,7 +68,7 @@ def train(
             except KeyboardInterrupt as stop:
                 kept = many.epochs_done(out)
                 done = f"after epoch {kept}" if kept else "before the first epoch was over"
-                raise _stopped(f"stopped {done}; the same command goes on from there", stop) from None
+                raise stopped(f"stopped {done}; the same command goes on from there", stop) from None
     if int(os.environ.get("RANK", 0)):
         return
     if as_json:
@@ -293,11 +165,11 @@ def compare(
     """
     if seeds < 1 or (jobs is not None and jobs < 1):
         raise UsageError(f"expected --seeds and --jobs >= 1, got {seeds if seeds < 1 else jobs}")
-    with _mistakes():
+    with mistakes():
         from curriculoss import report, training
         from curriculoss.training import many
 
-        given = _settings(preset, spec, settings)
+        given = collected(preset, spec, settings)
         specs = [
             training.RunSpec.from_dict({**given, "noise": noise, "seed": seed, **_loss(text)})
             for noise in str(given.get("noise", "clean")).split(",")
@@ -317,7 +189,7 @@ def compare(
                     data_dir=data_dir, download=download, workers=workers,
                 )  # fmt: skip
             except KeyboardInterrupt as stop:
-                raise _stopped("stopped; the same command goes on from there", stop) from None
+                raise stopped("stopped; the same command goes on from there", stop) from None
         finished = [training.Run(folder) for folder in runs]
         rows = report.table(finished)
         page, said = report.build(finished, out / "report.html"), report.headline(finished)
@@ -365,7 +237,7 @@ def report(
     curriculoss report run
     curriculoss report run-ce run-mae --out both.html
     """
-    with _mistakes():
+    with mistakes():
         from curriculoss import report as pages
         from curriculoss import training
 
@@ -380,51 +252,3 @@ def report(
         print_json({"report": str(page), "runs": [str(each.path) for each in found]})
     else:
         print(f"the page: {page}")
-
-
-data_app = typer.Typer(help="Data sets: what there is, and whether it is whole.", rich_markup_mode=None)
-app.add_typer(data_app, name="data")
-
-
-@data_app.command("list")
-def data_list(data_dir: DataDir = None, as_json: AsJson = False) -> None:
-    """List the data sets known by name, and whether their files are here."""
-    with _mistakes():
-        from curriculoss import data
-
-        rows = data.listing(data_dir)
-    if as_json:
-        print_json(rows)
-        return
-    table = new_table("name", "classes", "here", "what")
-    for row in rows:
-        table.add_row(row["name"], str(row["num_classes"]), "yes" if row["here"] else "no", row["what"])
-    new_console().print(table)
-    print(f"looked in {data.data_folder(data_dir)}")
-
-
-@data_app.command("check")
-def data_check(
-    names: Annotated[list[str], typer.Argument(help="Data sets or paths.")],
-    data_dir: DataDir = None,
-    download: Download = False,
-    label: Annotated[str | None, typer.Option(help="The label column of a table.")] = None,
-    as_json: AsJson = False,
-) -> None:
-    """Read data sets whole, and say what is in them or what is wrong with them."""
-    rows: list[dict[str, Any]] = []
-    with _mistakes():
-        from curriculoss import data
-
-        for name in names:
-            found = data.load(name, data_dir=data_dir, download=download, label=label)
-            test = None if found.test is None else len(found.test)
-            rows.append({"name": name, "train": len(found.train), "test": test, "shape": list(found.shape),
-                         "num_classes": found.num_classes, "human": list(found.human)})  # fmt: skip
-    if as_json:
-        print_json(rows)
-        return
-    for row in rows:
-        held = "no test samples" if row["test"] is None else f"{row['test']} for testing"
-        print(f"{row['name']}: {row['train']} training samples, {held}, {row['num_classes']} classes, "
-              f"shape {'×'.join(map(str, row['shape']))}")  # fmt: skip
