@@ -29,8 +29,9 @@ class OneLineErrors(TyperGroup):
         except UsageError as error:
             print("Error:", " ".join(error.format_message().split()), file=sys.stderr)
             code = 2
-        except typer.Abort:
-            code = 1
+        except (typer.Abort, KeyboardInterrupt):  # Ctrl-C
+            print("stopped", file=sys.stderr)
+            code = 130
         except OSError as error:  # a full disk, or a reader that has left
             sys.stdout = open(os.devnull, "w")  # noqa: SIM115  what is still buffered would fail again at exit
             if not isinstance(error, BrokenPipeError):
