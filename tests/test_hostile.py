@@ -146,6 +146,8 @@ def one_line(said: str) -> None:
         ("--subset 0", "subset expects a whole number >= 1"),
         ("--subset 1000", "subset expects at most the 19 training samples, got 1000"),
         ("--subset 1", "training needs at least 2 samples"),
+        ("--label y", "data.npz: a label column belongs to a table (.csv or .parquet), got 'y'"),
+        ("--step-factor 0.5", "step_factor belongs to schedule 'step'"),
         ("--label y --frobnicate 3", "No such option: --frobnicate"),
         ("--preset mnist --spec spec.json", "expected --preset or --spec, got both"),
         ("--workers -1", "workers"),
@@ -232,7 +234,9 @@ DATA: dict[str, tuple[hostile.Maker, str]] = {
     "label out of range": (npz(x_test=X, y_test=Y + 1), "expected labels from 0 to 2, got 3"),
     "huge label": (npz(y=Y * 10**15), "has no training samples"),
     "a class without samples": (npz(y=Y * 2), "class 1 has no training samples"),
-    "one class only": (npz(y=Y * 0), "at least two classes"),
+    "one class only": (npz(y=Y * 0), "at least two classes, got only label 0"),
+    "one class only, by name": (npz(y=np.full(24, "cat")), "at least two classes, got only label 'cat'"),
+    "strings as objects": (npz(y=np.full(24, "cat", object)), "save strings as y.astype(str)"),
     "labels that are no whole numbers": (npz(y=Y + 0.5), "expected integers or strings, got 0.5 in row 0"),
     "NaN labels": (npz(y=Y * np.nan), "expected integers or strings, got nan in row 0"),
     "fewer labels than samples": (npz(y=Y[:-1]), "as many samples in y as in x"),
@@ -352,7 +356,7 @@ def test_data_that_are_not_here(tmp_path: Path) -> None:
     said = {
         "mnist": "lacks train-images",
         "cifar10": "put cifar-10-python.tar.gz from https://www.cs",
-        "cifar100": "or allow the download",
+        "cifar100": "or add --download",
         "webvision-50": "get WebVision 1.0 from",
     }
     for name, match in said.items():
@@ -837,7 +841,7 @@ def test_files_that_may_not_grow(tmp_path: Path) -> None:
     one_line(done.stderr)
     assert "File too large" in done.stderr
     whole(tmp_path / "run")
-    assert sorted(contents(tmp_path / "run")) == [".lock", "environment.json", "labels.npz", "spec.json"]
+    assert sorted(contents(tmp_path / "run")) == [".lock", "environment.json", "labels.npz", "spec.json", "task.json"]
 
 
 def test_signals_keep_what_is_finished(tmp_path: Path) -> None:

@@ -232,6 +232,36 @@ def test_an_epoch_of_nothing_is_undefined_and_not_an_error() -> None:
     assert monitor.samples().first.isnan().all()
 
 
+def test_an_epoch_without_an_update_is_refused_and_not_counted() -> None:
+    monitor = Monitor(CE(), num_classes=CLASSES)
+    for number in (1, 2):
+        with pytest.raises(ValueError, match="at least one update before end_epoch, got none"):
+            monitor.end_epoch()
+        monitor.update(margin=torch.zeros(3), target=torch.zeros(3, dtype=torch.int64), learning_rate=0.1)
+        assert monitor.end_epoch().epoch == number
+
+
+def test_what_is_undefined_for_ever_is_said_once() -> None:
+    target, word = torch.zeros(3, dtype=torch.int64), "no longer finite"
+    monitor = Monitor(CE(), num_classes=CLASSES)
+    said = []
+    for margin in (0.0, math.nan, 0.0):
+        monitor.update(margin=torch.tensor([0.0, margin, 0.0]), target=target, learning_rate=0.1)
+        epoch = monitor.end_epoch()
+        said.append(any(word in text for text in epoch.verdicts))
+    assert said == [False, True, False] and epoch.mean_weight is None and epoch.mean_weight_this_epoch is not None
+    monitor = Monitor(CE(), num_classes=CLASSES)
+    monitor.update(margin=torch.zeros(3), target=target, learning_rate=torch.tensor(math.nan))
+    assert "weights are no longer finite: their means are undefined from now on" in monitor.end_epoch().verdicts
+
+
+def test_an_epoch_is_printed_without_its_histograms() -> None:
+    monitor = Monitor(CE(), num_classes=CLASSES)
+    monitor.update(margin=torch.zeros(3), target=torch.zeros(3, dtype=torch.int64), learning_rate=0.1)
+    shown = repr(monitor.end_epoch())
+    assert "samples=3" in shown and "tensor" not in shown
+
+
 def test_a_learning_rate_of_zero_has_no_mean_weight() -> None:
     monitor = Monitor(CE(), num_classes=CLASSES)
     monitor.update(margin=torch.zeros(3), target=torch.zeros(3, dtype=torch.int64), learning_rate=0.0)
@@ -556,6 +586,13 @@ def test_a_second_term_needs_logits() -> None:
         Monitor(NCE(), num_classes=CLASSES).update(
             margin=torch.zeros(2), target=torch.zeros(2).long(), learning_rate=0.1
         )
+
+
+@pytest.mark.parametrize("rate", [-0.1, math.nan, math.inf])
+def test_a_learning_rate_that_is_none_is_refused(rate: float) -> None:
+    monitor = Monitor(CE(), num_classes=CLASSES)
+    with pytest.raises(ValueError, match=f"a finite learning_rate >= 0, got learning_rate={rate}"):
+        monitor.update(margin=torch.zeros(1), target=torch.tensor([0]), learning_rate=rate)
 
 
 @pytest.mark.parametrize("index", [-1, 5])

@@ -75,6 +75,8 @@ def make_run(
     note: str = "",
     clean: bool | None = None,
     said: Sequence[str] = (),
+    classes: int = 10,
+    failed: dict[str, Any] | None = None,
     **spec: Any,
 ) -> Run:
     """A folder as the loop leaves it, with 60 samples of 10 classes and 40 % wrong labels unless they are clean."""
@@ -82,8 +84,8 @@ def make_run(
     known = made.noise != "clean" if clean is None else clean
     rate = 0.4 if known else 0.0
     path.mkdir(parents=True)
-    given = np.arange(60) % 10
-    truth = np.where(np.arange(60) < rate * 60, (given + 1) % 10, given)
+    given = np.arange(60) % classes
+    truth = np.where(np.arange(60) < rate * 60, (given + 1) % classes, given)
     store.write_text(path / "spec.json", made.to_json())
     store.write_json(path / "environment.json", {**store.environment(), "command": ["curriculoss", "train"]})
     store.write_arrays(
@@ -108,6 +110,8 @@ def make_run(
     if rows:
         store.write_text(path / "metrics.jsonl", "".join(map(store.line, rows)))
         store.write_arrays(path / "histograms.npz", {"edges": edges, **counts})
+    if failed is not None:
+        store.write_json(path / "failed.json", failed)
     if finished:
         keys = ("train_accuracy", "test_accuracy", "snr", "mean_weight", "effective_learning_rate")
         last = {key: rows[-1][key] for key in keys}
@@ -260,7 +264,7 @@ def test_what_was_there_is_kept_if_writing_fails(
 
 
 def test_the_page_is_the_same_every_time(trio: list[Run], tmp_path: Path) -> None:
-    first, second = (report.build(trio, tmp_path / name).read_bytes() for name in ("1.html", "2.html"))
+    first, second = (report.build(trio, tmp_path / "page.html").read_bytes() for _ in range(2))
     assert first == second
 
 
@@ -324,13 +328,20 @@ def test_unfinished_runs_count_only_where_none_is_finished(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("numbers", "verb"),
     [
-        ({"wrong": 0.2}, "memorises"),
-        ({"wrong": 0.19}, "neither memorises nor underfits"),
+        ({"wrong": 0.21}, "memorises"),  # chance hits 0.1/9 = 1.1 %, and a fifth of the rest is 19.8 %
+        ({"wrong": 0.2}, "neither memorises nor underfits"),
+        ({"classes": 2, "right": 0.6, "wrong": 0.34, "test": (53,)}, "underfits"),  # chance hits 47 %
+        ({"classes": 3, "right": 0.42, "wrong": 0.38, "snr": 1.0, "test": (45,)}, "underfits"),
+        ({"classes": 2, "right": 0.5, "wrong": 0.5, "test": (95,)}, "neither memorises nor underfits"),  # guessed, then
+        ({"classes": 2, "right": 0.9, "wrong": 0.6, "test": (70,)}, "memorises"),
+        ({"classes": 2, "right": 0.52, "wrong": 0.5, "test": (55, 55, 55, 48)}, "underfits"),  # had nothing to lose
         ({"test": (90, 90, 90, 85.1)}, "neither memorises nor underfits"),
         ({"test": (90, 90, 90, 85)}, "memorises"),
         ({"test": (50, 99, 50, 50)}, "neither memorises nor underfits"),  # one lucky epoch
-        ({"right": 0.79}, "underfits"),
-        ({"right": 0.8}, "neither memorises nor underfits"),
+        ({"right": 0.79, "test": (79,)}, "underfits"),
+        ({"right": 0.8, "test": (79,)}, "neither memorises nor underfits"),
+        ({"right": 0.3, "test": (100,)}, "neither memorises nor underfits"),  # the numbers of an epoch's steps lag
+        ({"right": 0.3, "test": (70,)}, "is still learning"),
         ({"noise": "clean", "right": 0.95, "test": (84,)}, "overfits"),
         ({"noise": "clean", "right": 0.95, "test": (86,)}, "neither overfits nor underfits"),
         ({"noise": "clean", "right": 0.7, "test": (68,)}, "underfits"),
@@ -342,6 +353,105 @@ def test_words_follow_their_rules(numbers: dict[str, Any], verb: str, tmp_path: 
     assert words.headline([group], names([group])) == f"CE {verb}"
 
 
+def test_sentences_say_when_labels_were_predicted_and_what_chance_does(tmp_path: Path) -> None:
+    group = group_of(make_run(tmp_path / "a", classes=2, right=0.6, wrong=0.34, test=(53,)))
+    said = "predicted 60 % of the right labels and 34 % of the wrong ones (of these, chance would hit 47 %)."
+    assert f"during the last epoch the network {said}" in words.sentence(group)
+    assert "chance" not in words.sentence(group_of(make_run(tmp_path / "b")))
+
+
+REASON = "training diverged in epoch 2 (loss nan); try a smaller learning rate than 0.1"
+
+
+@pytest.mark.parametrize("test", [(), (40.0,)])
+def test_a_run_that_diverged_is_said_to_have(test: tuple[float, ...], tmp_path: Path) -> None:
+    epoch = len(test) + 1
+    failed = {"epoch": epoch, "reason": REASON}
+    runs = [make_run(tmp_path / "a", test=test, finished=False, failed=failed), make_run(tmp_path / "b", loss="mae")]
+    page = built(runs, tmp_path)
+    assert f"CE diverged in epoch {epoch}" in report.headline(runs)
+    assert page.text.count(f"diverged in epoch {epoch}") >= 4 and "1 run diverged." in page.text
+    assert REASON[1:] in page.text
+    assert "not finished" not in page.text and "No epoch is over yet" not in page.text
+    assert [row["failed"] for row in report.table(runs)] == [f"diverged in epoch {epoch}", None]
+
+
+def test_of_seeds_of_which_some_diverged_the_others_are_judged(tmp_path: Path) -> None:
+    failed = {"epoch": 2, "reason": REASON}
+    runs = [
+        make_run(tmp_path / "a", seed=0, test=(90.0,)),
+        make_run(tmp_path / "b", seed=1, test=(5.0,), finished=False, failed=failed),
+        make_run(tmp_path / "c", seed=2, test=(50.0, 60.0), finished=False, failed=failed),  # and then got past it
+    ]
+    (row,) = report.table(runs)
+    assert row["failed"] == "seed 1 diverged in epoch 2" and row["test_accuracy"] == 90.0
+    assert "seed 1 diverged in epoch 2, 1 of 3 seeds not finished" in built(runs, tmp_path).text
+    (row,) = report.table(runs[1:])
+    assert row["test_accuracy"] == 60.0
+    assert report.headline([make_run(tmp_path / "d", failed=failed)]) == "CE neither memorises nor underfits"
+
+
+def test_what_failed_runs_say_need_not_make_sense(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "a", test=(), finished=False, failed={"epoch": "<b>", "reason": None})
+    assert "CE diverged." in built([run], tmp_path).text
+    (run.path / "failed.json").write_text("[")
+    with pytest.raises(RunError, match=r"failed\.json"):
+        report.table([Run(run.path)])
+
+
+@pytest.mark.parametrize("finished", [True, False])
+def test_a_fix_that_was_refused_is_not_in_the_name(finished: bool, tmp_path: Path) -> None:
+    with pytest.warns(UserWarning, match="left as it is") as caught:
+        fix(MAE(), "scale", num_classes=2)
+    note = str(caught[0].message)
+    runs = [
+        make_run(tmp_path / "a", loss="mae", fix="scale", classes=2, note=note, finished=finished),
+        make_run(tmp_path / "b", loss="mae", classes=2),
+    ]
+    page = built(runs, tmp_path)
+    assert list(names(groups(runs)).values()) == ["MAE (scale refused)", "MAE"]
+    assert "MAE (scale refused)" in report.headline(runs) and "scaled MAE" not in page.text
+    assert f"Note: {note}" in page.text
+    assert [row["note"] for row in report.table(runs)] == [note, None]
+    assert pictures.curriculum_of(groups(runs)[0]) == MAE()
+
+
+def test_other_notes_refuse_no_fix(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "a", loss="mae", fix="scale", note="holdout 0.3 has no effect")
+    assert report.headline([run]) == "Scaled MAE neither memorises nor underfits"
+    assert "Note: holdout 0.3 has no effect" in built([run], tmp_path).text
+
+
+@pytest.mark.parametrize(("noise", "clean"), [("clean", False), ("clean", True), ("symmetric:0.4", True)])
+def test_test_labels_are_true_only_if_somebody_knows(noise: str, clean: bool, tmp_path: Path) -> None:
+    text = built([make_run(tmp_path / "a", noise=noise, clean=clean)], tmp_path).text
+    assert ("on the labels as given, of samples never trained on" in text) is not clean
+    assert ("on the true labels of samples never trained on" in text) is clean
+
+
+def test_mean_weights_are_those_since_the_first_step_wherever_they_stand(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "a")  # 0.5, 0.25, 0.167
+    text = built([run], tmp_path).text
+    assert "Mean weight since the start" in text and "mean weight since the start" in text
+    assert "of all samples from the first step to the end of each epoch" in text and "in the epoch" not in text
+    assert "averaged from the first step to the end of each epoch" in text
+    assert "0.167" in text and "0.17" in text  # in the table and at the end of the line
+
+
+def test_headlines_of_runs_that_go_on_say_how_far_they_are(tmp_path: Path) -> None:
+    runs = [
+        make_run(tmp_path / "a", loss="ce", wrong=0.6, test=(90.0,) * 5, finished=False, epochs=60),
+        make_run(tmp_path / "b", loss="mae", fix="scale", tau=2.0, test=(90.0,) * 5, finished=False, epochs=60),
+        make_run(tmp_path / "c", loss="gce", epochs=60),
+        make_run(tmp_path / "d", loss="mae", test=(), finished=False, epochs=60),
+    ]
+    both = "After 5 of 60 epochs: CE memorises, scaled MAE neither memorises nor underfits"
+    assert report.headline(runs[:2]) == both
+    assert report.headline(runs[:1] + runs[2:]) == (
+        "CE (after 5 of 60 epochs) memorises, GCE neither memorises nor underfits, MAE has not finished an epoch"
+    )
+
+
 def test_a_slow_loss_that_leads_is_still_learning(tmp_path: Path) -> None:
     found = groups(
         [
@@ -351,6 +461,8 @@ def test_a_slow_loss_that_leads_is_still_learning(tmp_path: Path) -> None:
         ]
     )
     assert words.headline(found, names(found)) == "MAE underfits, CE and GCE are still learning"
+    guess = [make_run(tmp_path / x, loss=x, classes=2, right=0.5, wrong=0.5, test=(51.0,)) for x in ("ce", "mae")]
+    assert report.headline(guess) == "CE and MAE underfit"
 
 
 @pytest.mark.parametrize(
@@ -404,6 +516,7 @@ def test_commands_make_the_runs_again(trio: list[Run], tmp_path: Path) -> None:
     assert f"curriculoss train --spec '{tmp_path}/it'\"'\"'s/spec.json' --out " in page.text
     assert "--loss gce -p q=0.3 --epochs 3" in page.text
     assert f"curriculoss report {tmp_path}/ce {tmp_path}/mae" in page.text
+    assert f"{tmp_path}/q --out {tmp_path}/page.html" in page.text
 
 
 def test_numbers_written_in_pictures_are_not_rounded() -> None:

@@ -32,22 +32,28 @@ def test_spec_survives_json_and_toml(spec, tmp_path):
 
 def test_every_setting_changes_the_hash():
     changes = {
-        "data": "mnist", "label": "y", "subset": 5, "holdout": 0.1, "noise": "pairflip:0.1",
+        "data": "mnist", "label": "y", "test": "t.csv", "subset": 5, "holdout": 0.1, "noise": "pairflip:0.1",
         "noise_seed": 3, "exact_noise": False, "loss": "mae", "normalize": False, "network": "mlp", "width": 2.0,
         "epochs": 3, "batch_size": 64, "learning_rate": 0.2, "momentum": 0.5, "weight_decay": 0.0,
         "schedule": "constant", "step_epochs": [2], "step_factor": 0.5, "warmup_epochs": 2, "clip_norm": 1,
         "augment": "none", "patience": 2, "seed": 1, "precision": "64-true", "initial_margin": "measured",
     }  # fmt: skip
-    hashes = {RunSpec().hash} | {RunSpec(**{key: value}).hash for key, value in changes.items()}
+    needs = {"step_epochs": {"schedule": "step"}, "warmup_epochs": {"schedule": "warmup"}}
+    needs["step_factor"] = {"schedule": "step", "step_epochs": [3]}
+    hashes = {RunSpec().hash} | {RunSpec(**{key: value}, **needs.get(key, {})).hash for key, value in changes.items()}
     fixed = [RunSpec(loss="gce", params={"q": q}, fix="scale", tau=tau).hash for q in (0.5, 0.6) for tau in (2, 3)]
     assert len(hashes) == len(changes) + 1 and len({*hashes, *fixed}) == len(changes) + 5
     assert {*changes, "params", "fix", "tau"} == set(RunSpec().as_dict())
 
 
 def test_numbers_mean_the_same_however_they_are_written():
-    assert RunSpec(learning_rate=1, epochs=3.0, step_epochs=[1, 2]) == RunSpec(
-        learning_rate=1.0, epochs=3, step_epochs=(1, 2)
+    assert RunSpec(learning_rate=1, epochs=3.0, schedule="step", step_epochs=[1, 2]) == RunSpec(
+        learning_rate=1.0, epochs=3, schedule="step", step_epochs=(1, 2)
     )
+
+
+def test_hash_is_that_of_runs_from_before_there_were_test_paths():
+    assert RunSpec().hash == "78de8abd3044"
 
 
 @pytest.mark.parametrize(
@@ -70,6 +76,10 @@ def test_numbers_mean_the_same_however_they_are_written():
         ({"tau": 2}, "tau belongs to a fix"),
         ({"loss": "nce", "fix": "scale"}, "fix works on curricula"),
         ({"schedule": "cosin"}, "did you mean 'cosine'"),
+        ({"schedule": "step"}, "schedule 'step' expects step_epochs, .* got none"),
+        ({"step_epochs": [3]}, "step_epochs belongs to schedule 'step', got schedule 'cosine'"),
+        ({"schedule": "warmup", "step_factor": 0.5}, "step_factor belongs to schedule 'step', got schedule 'warmup'"),
+        ({"schedule": "constant", "warmup_epochs": 2}, "warmup_epochs belongs to schedule 'warmup'"),
         ({"subset": 0}, "subset expects a whole number >= 1, got 0"),
         ({"seed": -1}, "seed expects"),
         ({"data": " "}, "data expects a data set or a path"),
@@ -117,7 +127,8 @@ def test_presets_are_the_papers_settings():
 @settings(max_examples=50)
 @given(st.sampled_from(sorted(SCHEDULES)), st.integers(1, 50), st.floats(0, 1))
 def test_learning_rates_stay_between_nothing_and_the_first(schedule, epochs, share):
-    spec = RunSpec(schedule=schedule, epochs=epochs, step_epochs=(1, 3), warmup_epochs=0.5)
+    own = {"step": {"step_epochs": (1, 3)}, "warmup": {"warmup_epochs": 0.5}}
+    spec = RunSpec(schedule=schedule, epochs=epochs, **own.get(schedule, {}))
     assert 0 <= spec.rate_at(share * epochs) <= spec.learning_rate
 
 

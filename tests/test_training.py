@@ -90,7 +90,7 @@ def test_finished_run_is_only_read(tmp_path):
     before = {x.name: (x.stat().st_mtime_ns, x.read_bytes()) for x in tmp_path.iterdir() if x.is_file()}
     again = train(spec, tmp_path)
     assert before == {x.name: (x.stat().st_mtime_ns, x.read_bytes()) for x in tmp_path.iterdir() if x.is_file()}
-    assert again == {**first, "resumed_from_epoch": 3}
+    assert again == {**first, "resumed_from_epoch": 3, "already_finished": True} and not first["already_finished"]
 
 
 @pytest.mark.parametrize("loss", [{"loss": "mae", "fix": "shift", "tau": 1.0}, {"loss": "peer"}], ids=["mae", "peer"])
@@ -208,6 +208,52 @@ def test_divergence_is_said_and_what_was_finished_is_kept(tmp_path):
     with pytest.raises(RunError, match=r"diverged in epoch .*; try a smaller learning rate"):
         train(spec, tmp_path)
     assert (tmp_path / "spec.json").exists() and not (tmp_path / "result.json").exists()
+    failed = Run(tmp_path).failed
+    assert failed is not None and failed["reason"].startswith(f"training diverged in epoch {failed['epoch']} ")
+
+
+def test_failure_is_forgotten_when_the_run_goes_on(tmp_path):
+    with pytest.raises(KeyboardInterrupt):
+        train(RunSpec(**QUICK), tmp_path, progress=StopAfter(1))
+    (tmp_path / "failed.json").write_text('{"epoch": 2, "reason": "another machine"}')
+    train(RunSpec(**QUICK), tmp_path)
+    assert Run(tmp_path).failed is None
+
+
+@pytest.mark.parametrize("change", ["x", "y", "y_test", "matrix"])
+def test_run_on_data_that_have_changed_is_refused(tmp_path, change):
+    chance = np.random.default_rng(0)
+    arrays = {"x": chance.normal(size=(30, 4)).astype(np.float32), "y": np.arange(30) % 3}
+    arrays |= {"x_test": arrays["x"][:6], "y_test": arrays["y"][:6]}
+    np.savez(tmp_path / "own.npz", **arrays)
+    np.save(tmp_path / "matrix.npy", np.eye(3))
+    spec = RunSpec(data=str(tmp_path / "own.npz"), noise=f"matrix:{tmp_path / 'matrix.npy'}", epochs=2)
+    train(spec, tmp_path / "finished")
+    with pytest.raises(KeyboardInterrupt):
+        train(spec, tmp_path / "stopped", progress=StopAfter(1))
+    np.savez(tmp_path / "own.npz", **arrays)  # at another time, but the same
+    assert train(spec, tmp_path / "finished")["already_finished"]
+    if change == "matrix":
+        np.save(tmp_path / "matrix.npy", np.full((3, 3), 1 / 3))
+    else:
+        arrays[change] = arrays[change].copy()
+        arrays[change][:2] = arrays[change][:2][::-1]
+        np.savez(tmp_path / "own.npz", **arrays)
+    for folder in (tmp_path / "finished", tmp_path / "stopped"):
+        with pytest.raises(RunError, match=f"^{folder} was made from other data; give another folder$"):
+            train(spec, folder)
+
+
+def test_finished_run_is_shown_without_its_data(tmp_path, monkeypatch):
+    np.savez(tmp_path / "own.npz", x=np.eye(12, dtype=np.float32), y=np.arange(12) % 3)
+    named, own = RunSpec(**QUICK), RunSpec(data=str(tmp_path / "own.npz"), epochs=1)
+    train(named, tmp_path / "named")
+    train(own, tmp_path / "own")
+    facts = Run(tmp_path / "own").task
+    assert (facts["num_classes"], facts["class_names"], facts["train"], facts["test"]) == (3, ["0", "1", "2"], 10, 2)
+    (tmp_path / "own.npz").unlink()
+    monkeypatch.setattr("curriculoss.data.load", None)
+    assert train(named, tmp_path / "named")["already_finished"] and train(own, tmp_path / "own")["already_finished"]
 
 
 def test_patience_ends_a_run_that_learns_no_more(tmp_path):
@@ -248,6 +294,12 @@ def test_subset_is_the_same_for_every_seed_and_never_more_than_there_is():
         make_task(RunSpec(data="digits", subset=5000))
 
 
+def test_data_are_printed_in_one_line():
+    shown = repr(make_task(RunSpec(data="digits")).dataset)
+    split = "Split(1442 samples of shape (1, 8, 8))"
+    assert shown.startswith(f"Dataset('digits', train={split}, ") and shown.endswith(", 10 classes)")
+
+
 def test_options_of_the_optimiser_take_effect(tmp_path):
     losses = set()
     changes = [{}, {"clip_norm": 0.01}, {"momentum": 0.0}, {"weight_decay": 0.1}, {"schedule": "warmup"}]
@@ -268,8 +320,8 @@ def test_tensorboard_files_are_written_if_wanted(tmp_path):
 def test_many_runs_side_by_side_are_the_runs_one_by_one(tmp_path):
     specs = [RunSpec(**{**QUICK, "epochs": 1}, loss=loss) for loss in ("ce", "mae")]
     told: list[int] = []
-    results = train_many({tmp_path / folder_name(spec): spec for spec in specs}, jobs=2, watch=told.append)
-    assert [x["loss"] for x in results.values()] == ["ce", "mae"] and told[-1] == 2
+    results, failed = train_many({tmp_path / folder_name(spec): spec for spec in specs}, jobs=2, watch=told.append)
+    assert not failed and [x["loss"] for x in results.values()] == ["ce", "mae"] and told[-1] == 2
     train(specs[0], tmp_path / "alone")
     assert same(tmp_path / "alone", tmp_path / folder_name(specs[0]))
     with pytest.raises(ValueError, match="no data set or path 'nowhere'"):

@@ -12,7 +12,8 @@ import typer
 # One option for each setting of a RunSpec: (type, names, help). None leaves the preset's or the default.
 SETTINGS: dict[str, tuple[Any, tuple[str, ...], str]] = {
     "data": (str, ("--data",), "A data set (`curriculoss data list`) or a path: class folders, .npz, .csv, .parquet."),
-    "label": (str, ("--label",), "The label column of a table."),
+    "label": (str, ("--label",), "The label column of a table (label, y or target)."),
+    "test": (str, ("--test",), "A path of the same kind as --data with the test samples."),
     "subset": (int, ("--subset",), "Train on so many samples."),
     "holdout": (float, ("--holdout",), "Share kept for testing where data have no test samples (0.2)."),
     "noise": (str, ("--noise",), "clean, symmetric:0.4, asymmetric:…, pairflip:…, instance:…, human, matrix:FILE."),

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import shlex
+import sys
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -49,6 +52,9 @@ def train(
     torchrun --nproc-per-node 2 -m curriculoss train --data mnist --out run
 
     A run that was stopped goes on where it was when the same command is given again; a finished one is only printed.
+
+    Data of your own: a folder of class folders, perhaps below train and test; an .npz file with arrays x, y and perhaps
+    x_test, y_test, y_clean, class_names; or a table with a column label, y or target, and perhaps y_clean.
     """
     named = {"loss": loss, "fix": fix, "tau": tau, "seed": seed, "params": numbers(param) if param else None}
     settings |= {key: value for key, value in named.items() if value is not None}
@@ -117,14 +123,19 @@ def _print_result(result: dict[str, Any], run: Any) -> None:
     shown = {
         "test accuracy": f"{result['test_accuracy']:.2f} %",
         "training accuracy": f"{result['train_accuracy']:.2f} % (on the given labels)",
-        "mean weight": _short(result["mean_weight"]),
-        "effective learning rate": _short(result["effective_learning_rate"]),
-        "snr": _short(result["snr"])
-        + (" (clean samples' weight over noisy ones')" if result["snr"] is not None else ""),
+        "mean weight": f"{_short(result['mean_weight'])} since the start",
+        "effective learning rate": f"{_short(result['effective_learning_rate'])} since the start",
+        "snr": "–"
+        if result["snr"] is None
+        else f"{_short(result['snr'])} since the start (clean samples' weight over noisy ones')",
     }
     console = new_console()
-    console.print(f"{result['loss']} on {run.spec.data}, noise {result['noise']}: {result['epochs']} epochs of "
+    rate = result.get("noise_rate")
+    wrong = "" if rate is None else f" ({100 * rate:.1f} % of the labels are wrong)"
+    console.print(f"{result['loss']} on {run.spec.data}, noise {result['noise']}{wrong}: {result['epochs']} epochs of "
                   f"{result['network']}", markup=False, highlight=False)  # fmt: skip
+    if result["already_finished"]:
+        console.print("finished before, not run again")
     table = new_table("", "last epoch")
     for name, value in shown.items():
         table.add_row(name, value)
@@ -132,7 +143,8 @@ def _print_result(result: dict[str, Any], run: Any) -> None:
     said = [f"epoch {row['epoch']}: {text}" for row in run.metrics for text in row["verdicts"]]
     for text in (*filter(None, [result["note"]]), *said):
         console.print(text, markup=False, highlight=False)
-    console.print(f"run: {run.path}\nA page about it: curriculoss report {run.path}", markup=False, highlight=False)
+    page = f"curriculoss report {shlex.quote(str(run.path))}"
+    console.print(f"run: {run.path}\nA page about it: {page}", markup=False, highlight=False, soft_wrap=True)
 
 
 def _short(value: float | None) -> str:
@@ -160,14 +172,15 @@ def compare(
     curriculoss compare ce mae mae:scale=2.6 --data digits-100 --noise symmetric:0.4 --seeds 3 --out comparison
     curriculoss compare ce gce:q=0.7 --data cifar10 --noise clean,human --subset 10000 --width 0.25 --out comparison
 
-    Runs that are there already are not done again. With `clean` among the noises (separated by commas), `diff` is
-    what noise costs in test accuracy.
+    Runs that are there already are not done again, and one that diverges does not stop the others. With `clean` among
+    the noises (separated by commas), `diff` is what noise costs in test accuracy. The table is also written to
+    comparison.csv, beside the page.
     """
     if seeds < 1 or (jobs is not None and jobs < 1):
         raise UsageError(f"expected --seeds and --jobs >= 1, got {seeds if seeds < 1 else jobs}")
     with mistakes():
         from curriculoss import report, training
-        from curriculoss.training import many
+        from curriculoss.training import many, store
 
         given = collected(preset, spec, settings)
         specs = [
@@ -184,25 +197,62 @@ def compare(
         with Progress(*columns, console=console, transient=True, disable=hidden) as bar:
             task = bar.add_task(f"epochs of {len(runs)} runs", total=sum(each.epochs for each in runs.values()))
             try:
-                many.train_many(
+                results, failed = many.train_many(
                     runs, jobs=jobs, watch=lambda done: bar.update(task, completed=done),
                     data_dir=data_dir, download=download, workers=workers,
                 )  # fmt: skip
             except KeyboardInterrupt as stop:
                 raise stopped("stopped; the same command goes on from there", stop) from None
-        finished = [training.Run(folder) for folder in runs]
-        rows = report.table(finished)
-        page, said = report.build(finished, out / "report.html"), report.headline(finished)
+        _print_notes(results.values())
+        if not results:
+            _print_failures(runs, failed)
+            raise typer.Exit(1)
+        finished = [training.Run(folder) for folder in results]
+        shown = [*finished, *(run for run in map(training.Run, failed) if run.failed)]
+        rows, said = [row for row in report.table(shown) if row["finished"]], report.headline(finished)
+        page = report.build(shown, out / "report.html")
+        table_file = out / "comparison.csv"
+        store.write_table(table_file, rows)
     if as_json:
-        print_json({"headline": said, "rows": rows, "report": str(page), "runs": [str(folder) for folder in runs]})
-        return
+        bad = [
+            {"loss": runs[x].loss_name, "noise": runs[x].noise, "seed": runs[x].seed, "reason": str(e), "run": str(x)}
+            for x, e in failed.items()
+        ]
+        print_json({"headline": said, "rows": rows, "report": str(page), "table": str(table_file),
+                    "runs": [str(folder) for folder in results], "failed": bad})  # fmt: skip
+    else:
+        _print_comparison(rows, said)
+        print(f"the table: {table_file}\nthe page: {page}")
+    if failed:
+        _print_failures(runs, failed)
+        raise typer.Exit(1)
+
+
+def _print_notes(results: Iterable[dict[str, Any]]) -> None:
+    """What was said about a fix that was refused and the like, once with the losses that it is about."""
+    about: dict[str, dict[str, None]] = {}
+    for result in results:
+        if result.get("note"):
+            about.setdefault(result["note"], {})[result["loss"]] = None
+    for note, losses in about.items():
+        print(f"{'; '.join(losses)}: {note}", file=sys.stderr)
+
+
+def _print_failures(runs: Mapping[Path, Any], failed: Mapping[Path, Exception]) -> None:
+    sys.stdout.flush()
+    for folder, error in failed.items():
+        spec, reason = runs[folder], " ".join(str(error).split())
+        print(f"Error: {spec.loss_name}, noise {spec.noise}, seed {spec.seed}: {reason}", file=sys.stderr)
+
+
+def _print_comparison(rows: list[dict[str, Any]], said: str) -> None:
     print(f"{said}.")
     table = new_table("loss", "noise", "n", "test %", "train %", "snr", "diff", justify="right")
     for row in rows:
-        cells = (_mean(row, "test_accuracy"), _mean(row, "train_accuracy"), _mean(row, "snr"), _short(row.get("diff")))
-        table.add_row(row["loss"], row["noise"], str(row["n"]), *cells)
+        cells = (_mean(row, "test_accuracy"), _mean(row, "train_accuracy"), _mean(row, "snr"))
+        diff = "–" if row.get("diff") is None else f"{row['diff']:+.2f}"
+        table.add_row(row["loss"], row["noise"], str(row["n"]), *cells, diff)
     new_console().print(table)
-    print(f"the page: {page}")
 
 
 def _mean(row: dict[str, Any], key: str) -> str:

@@ -30,6 +30,7 @@ PUBLISHED: dict[str, Callable[[Path, bool], Dataset]] = {
     "webvision-200": partial(webvision.webvision, 200),
     "webvision-400": partial(webvision.webvision, 400),
 }
+TABLES = (".csv", ".parquet")
 
 
 ABOUT = {  # classes, where its files are below the data folder, what it is
@@ -72,7 +73,8 @@ def load(
     """A data set by name, or from a path: a folder of class folders, or a .npz, .csv or .parquet file.
 
     `data_dir` holds published data (else CURRICULOSS_DATA, else the cache folder), fetched there if `download`.
-    `label` names the label column of a table. `test` is a path of the same kind with the test samples.
+    `label` names the label column of a table. `test` is a path of the same kind with the test samples. Neither goes
+    with data that have no use for it.
     Raises DataError, a ValueError of one line.
     """
     try:
@@ -82,11 +84,16 @@ def load(
 
 
 def _load(source: str, data_dir: str | Path | None, download: bool, label: str | None, test: Path | None) -> Dataset:
+    if source in available() and (label is not None or test is not None):
+        what = "label column" if label is not None else "test path"
+        raise DataError(f"{source}: a {what} belongs to data from a path, not to a data set known by name")
     if source in EMBEDDED:
         return EMBEDDED[source]()
     if source in PUBLISHED:
         return PUBLISHED[source](data_folder(data_dir), download)
     path = Path(os.path.expanduser(source))
+    if label is not None and path.exists() and path.suffix.lower() not in TABLES:
+        raise DataError(f"{path}: a label column belongs to a table ({' or '.join(TABLES)}), got {label!r}")
     if source.strip() and path.is_dir():
         return folders.folder(path, test)
     if path.is_file():
@@ -102,6 +109,6 @@ def _file(path: Path, label: str | None, test: Path | None) -> Dataset:
         raise DataError(f"{test}: expected a {kind} file, as {path} is")
     if kind == ".npz":
         return arrays.npz(path, test)
-    if kind in (".csv", ".parquet"):
+    if kind in TABLES:
         return tables.table(path, label, test)
     raise DataError(f"{path}: expected a folder of class folders, or a .npz, .csv or .parquet file")

@@ -60,4 +60,15 @@ def read_npz(path: Path) -> dict[str, NDArray[Any]]:
         if size > 1 << 30 and size > 100 * packed:
             raise DataError(f"{path}: {packed} bytes that unpack to {size}; refused as a zip bomb")
         with np.load(path, allow_pickle=False) as archive:
-            return {name: archive[name] for name in KNOWN if name in archive.files}
+            return {name: _plain(path, archive, name) for name in KNOWN if name in archive.files}
+
+
+def _plain(path: Path, archive: Any, name: str) -> NDArray[Any]:
+    try:
+        array: NDArray[Any] = archive[name]
+    except ValueError as error:
+        if "Object arrays" not in str(error):
+            raise
+        advice = f"Object arrays are not read; save strings as {name}.astype(str)"
+        raise DataError(f"{path}: cannot be read as a .npz file: {advice}") from error
+    return array

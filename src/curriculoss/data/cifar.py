@@ -108,7 +108,7 @@ def _source(num_classes: int, folder: Path, download: bool) -> Read:
             place = (folder / files[0].place).parent
             raise DataError(
                 f"cifar{num_classes}: {place} lacks {', '.join(missing)}; put {archive.place} from {archive.address} "
-                f"into {folder} or allow the download"
+                f"into {folder} or add --download"
             )
         fetch(folder, archive)
     path = verify(folder, archive)

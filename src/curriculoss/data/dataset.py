@@ -13,7 +13,7 @@ from curriculoss.data.images import IMAGENET_MEAN, IMAGENET_STD, Images
 CHUNK = 1024  # samples whose statistics are computed at a time
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Split:
     """Samples and their labels. Inputs: uint8 or float32 (N, C, H, W), float32 (N, D), or image files."""
 
@@ -30,6 +30,10 @@ class Split:
     def __len__(self) -> int:
         return len(self.inputs)
 
+    def __repr__(self) -> str:
+        shape = self.inputs.shape if isinstance(self.inputs, Images) else tuple(self.inputs.shape[1:])
+        return f"Split({len(self)} samples of shape {shape})"
+
     def take(self, index: Tensor) -> "Split":
         """The samples at the given positions, in that order."""
         return Split(
@@ -40,7 +44,7 @@ class Split:
         )
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Dataset:
     """A training split, perhaps a test split, and what is known about the classes."""
 
@@ -55,6 +59,9 @@ class Dataset:
     human_source: str | None = None  # the file with human labels, where it belongs and where it comes from
     augment: str = "none"
     padding: int = 4
+
+    def __repr__(self) -> str:
+        return f"Dataset({self.name!r}, train={self.train}, test={self.test}, {self.num_classes} classes)"
 
     @property
     def num_classes(self) -> int:

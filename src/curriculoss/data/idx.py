@@ -56,7 +56,7 @@ def mnist(name: str, folder: Path, download: bool) -> Dataset:
     missing = [a for a, b in zip(remotes, plain, strict=True) if not present(folder, a) and not present(folder, b)]
     if missing and not download:
         names = ", ".join(Path(remote.place).name for remote in missing)
-        raise DataError(f"{name}: {folder / place} lacks {names}; get them from {address} or allow the download")
+        raise DataError(f"{name}: {folder / place} lacks {names}; get them from {address} or add --download")
     for remote in missing:
         fetch(folder, remote)
     for (file, shape), packed, bare in zip(SHAPES.items(), remotes, plain, strict=True):

@@ -38,7 +38,8 @@ def encode(
     what, first = columns[0]
     used = np.unique(first)
     if len(used) < 2:
-        raise DataError(f"{what}: expected at least two classes, got only label {first[0]}")
+        only = first[0] if names is None else repr(names[first[0]])
+        raise DataError(f"{what}: expected at least two classes, got only label {only}")
     if len(used) < count:
         empty = int(np.argmax(np.append(used, count) != np.arange(len(used) + 1)))
         name = str(empty) if names is None else repr(names[empty])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar, NamedTuple
 
 import torch
@@ -116,7 +116,7 @@ class Epoch:
     snr: float | None  # weight_clean / weight_noisy
     snr_this_epoch: float | None
     noisy_share: float | None  # of Σ lr·w over clean and noisy samples, in this epoch
-    histogram: Histogram
+    histogram: Histogram = field(repr=False)
     verdicts: tuple[str, ...] = ()  # what has become true in this epoch
 
     @classmethod

@@ -85,6 +85,7 @@ class Monitor:
         self._counts = self._zeros(len(Groups._fields), Histogram.BINS + 1)
         self._initial = self._zeros(INITIAL, dtype=torch.float32).fill_(math.nan)
         self._started = False
+        self._updated = False  # since the last epoch ended
         self._epochs = 0
         self._judge = Judge()
 
@@ -104,6 +105,8 @@ class Monitor:
     ) -> None:
         """A batch, as the model saw it. Give logits or, if that is all there is, the margins of the given labels."""
         self._check(target, logits, margin, index, clean_target)
+        if not isinstance(learning_rate, Tensor) and not 0 <= learning_rate < math.inf:
+            raise ValueError(f"Monitor expects a finite learning_rate >= 0, got learning_rate={learning_rate}")
         if self._loss is not self.loss_fn.loss or self._scale != self.loss_fn.scale:
             self._fold()
             self._loss, self._scale = self.loss_fn.loss, self.loss_fn.scale
@@ -126,6 +129,7 @@ class Monitor:
             self._started = True
             start = margin.masked_fill(ignored, math.nan).flatten()[:INITIAL]
             self._initial[: len(start)] = start
+        self._updated = True
         self._append(target.numel(), columns)
 
     def _check(self, target: Tensor, logits: Tensor | None, margin: Tensor | None, *others: Tensor | None) -> None:
@@ -194,16 +198,26 @@ class Monitor:
 
     @torch.no_grad()
     def end_epoch(self) -> Epoch:
-        """The epoch that ends here, in numbers. Waits for the device, and for the other processes if there are any."""
+        """The epoch that ends here, in numbers. Waits for the device, and for the other processes if there are any.
+
+        Raises ValueError, in every process, if none of them had an update.
+        """
+        together = dist.is_available() and dist.is_initialized()
+        updated = self._zeros(1) + self._updated
+        if together:
+            dist.all_reduce(updated)
+        if not updated:
+            raise ValueError("Monitor expects at least one update before end_epoch, got none")
         self._fold()
         initial = self._initial[None]
-        if dist.is_available() and dist.is_initialized():
+        if together:
             for shared in (self._sums, self._counts, *(() if self._table is None else (self._table.now,))):
                 dist.all_reduce(shared)
             if not self._epochs:
                 gathered = [torch.empty_like(self._initial) for _ in range(dist.get_world_size())]
                 dist.all_gather(gathered, self._initial)
                 initial = torch.stack(gathered)
+        self._updated = False
         self._epochs += 1
         self._so_far += self._sums
         if self._table is not None:
@@ -252,6 +266,7 @@ class Monitor:
         for name, column in self._columns.items():
             column[: self._filled] = state["columns"][name]
         self._epochs, self._started = state["epochs"], state["started"]
+        self._updated = bool(self._filled or self._sums.any())
         self._judge.said, self._judge.lowest = dict(state["said"]), state["lowest"]
 
     def _tensors(self) -> dict[str, Tensor]:

@@ -60,6 +60,8 @@ class Judge:
             yield "underfits", sentence
         if epoch.samples and epoch.mean_margin is None:
             yield "diverged", "margins are no longer finite: training has diverged"
+        elif epoch.samples and epoch.effective_learning_rate_this_epoch is None:
+            yield "diverged", "weights are no longer finite: their means are undefined from now on"
         if epoch.noisy_share is not None and epoch.noisy_share > 0.5:
             yield "noise carries", f"noisy samples now carry most of the gradient ({percent(epoch.noisy_share)})"
         if epoch.mean_margin_noisy is not None:

@@ -22,6 +22,7 @@ from curriculoss.report.records import (
     Group,
     Mean,
     differing,
+    failure,
     groups,
     loss_key,
     names,
@@ -44,7 +45,7 @@ def build(runs: Sequence[Run], out: Path) -> Path:
     """Write the page about these runs, finished or not, to the file `out`."""
     if not runs:
         raise ValueError("a report expects at least one run, got none")
-    text = _template().render(**_content(list(runs)))
+    text = _template().render(**_content(list(runs), Path(out)))
     write_text(Path(out), text)
     return Path(out)
 
@@ -66,7 +67,7 @@ def headline(runs: Iterable[Run]) -> str:
     return words.headline(settings(found)[0], names(found))
 
 
-def _content(runs: list[Run]) -> dict[str, Any]:
+def _content(runs: list[Run], out: Path) -> dict[str, Any]:
     found = groups(runs)
     called, colours, by_setting = names(found), pictures.colour_by_loss(found), settings(found)
     kept = [run for group in found for run in group.runs]
@@ -79,31 +80,36 @@ def _content(runs: list[Run]) -> dict[str, Any]:
         "data": words.listed(list(dict.fromkeys(spec.data for spec in specs))),
         "when": max((str(_environment(run).get("started", "")) for run in kept), default="")[:10],
         "count": words.counted(len(kept), "run"),
-        "unfinished": _unfinished(kept),
+        "unfinished": _unfinished(found),
         "dropped": len(runs) - len(kept),
         "rules": words.RULES,
-        "losses": [
-            {"name": called[key], "colour": pictures.variable(colours[key])} for key in dict.fromkeys(map(_key, found))
-        ],
+        "losses": [{"name": name, "colour": pictures.variable(colours[key])} for key, name in called.items()],
         "settings": [_setting(some, by_setting, called, colours, drawn) for some in by_setting],
         "table": _table(found, called, colours),
         "margin_colours": {name: pictures.variable(colour) for name, colour in MARGIN_COLOURS.items()},
         "differing": _differing(specs),
         "shared": _shared(specs),
-        "runs": [_run(run, called) for run in kept],
+        "unknown": any(group.spec.noise == "clean" and group.noise_rate is None for group in found),
+        "runs": [_run(run, called[loss_key(group)]) for group in found for run in group.runs],
         "environments": _environments(kept),
         "commands": [{"command": _command(run), "spec": run.spec.to_json().rstrip()} for run in kept],
-        "again": shlex.join(["curriculoss", "report", *(str(run.path) for run in runs)]),
+        "again": shlex.join(["curriculoss", "report", *(str(run.path) for run in runs), "--out", str(out)]),
     }
 
 
-def _unfinished(runs: Sequence[Run]) -> str | None:
-    count = sum(not run.finished for run in runs)
-    return f"{words.counted(count, 'run')} {'is' if count == 1 else 'are'}" if count else None
+def _unfinished(found: Sequence[Group]) -> str:
+    failed = sum(len(group.failures) for group in found)
+    count = sum(len(_open(group)) for group in found)
+    said = [f"{words.counted(failed, 'run')} diverged."] if failed else []
+    if count:
+        are = "is" if count == 1 else "are"
+        said.append(f"{words.counted(count, 'run')} {are} not finished: numbers are those of the last epoch so far.")
+    return " ".join(said)
 
 
-def _key(group: Group) -> str:
-    return loss_key(group.spec)
+def _open(group: Group) -> list[Run]:
+    """Those that may go on."""
+    return [run for run in group.runs if not run.finished and run not in group.failures]
 
 
 class _Drawn:
@@ -143,9 +149,9 @@ def _setting(
     drawn: _Drawn,
 ) -> dict[str, Any]:
     """Losses on the same data, noise, network and so on."""
-    rates = [group.noise_rate for group in some]
-    right = None if rates[0] is None else 100 * (1 - rates[0])
-    histories = {_key(group): pictures.margin_history(group) for group in some}
+    rates = [group.noise_rate for group in some if group.noise_rate is not None]
+    right = 100 * (1 - rates[0]) if rates else None
+    histories = {loss_key(group): pictures.margin_history(group) for group in some}
     span = pictures.span_of(history for history in histories.values() if history is not None)
     changed = differing(few[0].spec for few in by_setting)
     first = some[0].spec
@@ -158,14 +164,15 @@ def _setting(
         "headline": words.headline(some, called),
         "losses": [
             {
-                "name": called[_key(group)],
-                "colour": pictures.variable(colours[_key(group)]),
+                "name": called[loss_key(group)],
+                "colour": pictures.variable(colours[loss_key(group)]),
                 "verb": words.verb(group, some),
                 "sentence": words.sentence(group),
-                "state": _state(group),
-                "ridges": drawn(_ridges(histories[_key(group)], span)),
-                "about": _about(group, histories[_key(group)]),
-                "apart": histories[_key(group)] is not None and "noisy" in histories[_key(group)].counts,  # type: ignore[union-attr]
+                "state": None if group.diverged else _state(group),  # the verb says it
+                "note": group.note,
+                "ridges": drawn(_ridges(histories[loss_key(group)], span)),
+                "about": _about(group, histories[loss_key(group)]),
+                "apart": histories[loss_key(group)] is not None and "noisy" in histories[loss_key(group)].counts,  # type: ignore[union-attr]
                 "verdicts": [{"when": when, "text": text} for when, text in verdicts(group)],
             }
             for group in some
@@ -191,6 +198,7 @@ def _setting(
             ),
         },
         "right": right,
+        "truth": "as given" if right is None and first.noise == "clean" else "true",
     }
 
 
@@ -201,7 +209,7 @@ def _ridges(history: MarginHistory | None, span: tuple[float, float]) -> Figure 
 def _about(group: Group, history: MarginHistory | None) -> str:
     """What a panel of ridges does not show, and why."""
     if history is None or not history.epochs:
-        return "No epoch is over yet."
+        return "It diverged before an epoch was over." if group.diverged else "No epoch is over yet."
     said = []
     if history.curriculum is None:
         fixed = group.spec.fix is not None
@@ -214,19 +222,18 @@ def _about(group: Group, history: MarginHistory | None) -> str:
 
 def _state(group: Group) -> str | None:
     """None if there is nothing to be said: all are finished."""
-    open_runs = [run for run in group.runs if not run.finished]
-    if not open_runs:
-        return None
-    if len(group.runs) == 1:
-        return f"not finished: epoch {group.epochs} of {group.spec.epochs}"
-    return f"{len(open_runs)} of {len(group.runs)} seeds not finished"
+    said = [group.failed] if group.failed else []
+    if left := len(_open(group)):
+        alone = f"not finished: epoch {group.epochs} of {group.spec.epochs}"
+        said.append(alone if len(group.runs) == 1 else f"{left} of {len(group.runs)} seeds not finished")
+    return ", ".join(said) or None
 
 
 def _table(found: Sequence[Group], called: Mapping[str, str], colours: Mapping[str, str]) -> dict[str, Any]:
     digits = {"test_accuracy": 1, "train_accuracy": 1, "snr": 2, "mean_weight": 3}
     lines = []
     for row, group in zip(table(run for each in found for run in each.runs), found, strict=True):
-        key = _key(group)
+        key = loss_key(group)
         cells = {k: _cell(group.over_seeds(k), after) for k, after in digits.items()}
         lines.append(
             {
@@ -290,18 +297,18 @@ def _shared(specs: Sequence[RunSpec]) -> list[dict[str, str]]:
     return [{"field": key.replace("_", " "), "value": _plain(value)} for key, value in kept.items()]
 
 
-def _run(run: Run, called: Mapping[str, str]) -> dict[str, Any]:
-    done = len(rows(run))
+def _run(run: Run, called: str) -> dict[str, Any]:
+    done, failed = len(rows(run)), failure(run)
     early = run.finished and done < run.spec.epochs
     return {
         "path": str(run.path),
-        "loss": called[loss_key(run.spec)],
+        "loss": called,
         "noise": run.spec.noise,
         "seed": run.spec.seed,
         "epochs": f"{done} of {run.spec.epochs}" + (", stopped early" if early else ""),
-        "finished": run.finished,
+        "state": None if run.finished else "not finished" if failed is None else str(failed),
         "hash": run.spec.hash,
-        "note": str(run.result.get("note") or "") if run.finished else "",
+        "note": str(run.result.get("note") or "") if run.finished else "" if failed is None else failed.reason,
     }
 
 

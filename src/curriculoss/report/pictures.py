@@ -77,12 +77,16 @@ def curriculum_of(group: Group) -> Curriculum | None:
     loss = spec.make_loss()
     if not isinstance(loss, Curriculum):
         return None
-    if spec.fix is None:
+    if spec.fix is None or group.refused:
         return loss
-    if group.num_classes is None or (spec.initial_margin == "measured" and spec.fix != "logit-bias"):
+    if (
+        group.num_classes is None
+        or group.num_classes < 2
+        or (spec.initial_margin == "measured" and spec.fix != "logit-bias")
+    ):
         return None
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # a fix that does nothing has been said while training
+        warnings.simplefilter("ignore", UserWarning)  # with several seeds, some of which refused it
         return fix(loss, spec.fix, tau=spec.tau, num_classes=group.num_classes)
 
 
@@ -110,7 +114,7 @@ def dynamics(runs: Iterable[Run]) -> Figure:
     """For a README: ridges of margins, one panel a loss, test accuracies in the titles."""
     found = groups(runs)
     called = names(found)
-    made = {called[loss_key(group.spec)]: margin_history(group) for group in found}
+    made = {called[loss_key(group)]: margin_history(group) for group in found}
     return figures.dynamics({name: history for name, history in made.items() if history is not None})
 
 
@@ -125,12 +129,12 @@ def lines(
     series = [[values(run) for run in group.counted] for group in some]
     if all(x is None for runs in series for numbers in runs for x in numbers):
         return None
-    return over_epochs(series, colours=[colours[loss_key(group.spec)] for group in some], **how)
+    return over_epochs(series, colours=[colours[loss_key(group)] for group in some], **how)
 
 
 def colour_by_loss(some: Iterable[Group]) -> dict[str, str]:
     """The same throughout the page."""
-    keys = list(dict.fromkeys(loss_key(group.spec) for group in some))
+    keys = list(dict.fromkeys(loss_key(group) for group in some))
     return {key: LOSS_COLOURS[i % len(LOSS_COLOURS)] for i, key in enumerate(keys)}
 
 

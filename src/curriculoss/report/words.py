@@ -11,12 +11,16 @@ from curriculoss.initial import percent
 from curriculoss.report.records import Group, Mean, loss_key, rows, value
 from curriculoss.training.store import Run
 
-MEMORISED = 0.2  # share of the wrong labels that a network which memorises has learned
+MEMORISED = 0.2  # share of the wrong labels that a network which memorises has learned, of those chance leaves over
 FALLEN = 5.0  # points of test accuracy lost since the best epoch, as happens to a network that begins to memorise
+ABOVE = 10.0  # points of test accuracy above guessing that a network has which has learned something
 LEARNED = 0.8  # share of the right labels that a network which does not underfit has learned
+HIGH = 95.0  # percent of test accuracy at which nothing underfits
+AHEAD = 10.0  # points of test accuracy, at an epoch's end, above the right labels predicted during that epoch
 CLOSE = (
     5.0  # points of test accuracy: who comes this close to the best of several learns slowly, rather than too little
 )
+LUCK = 0.1  # share of the wrong labels hit by chance that is worth a word
 GAP = 10.0  # points between training and test accuracy, where nobody knows which labels are wrong
 
 
@@ -28,15 +32,21 @@ class Judgement(Enum):
     UNDERFITS = ("underfits", "underfit")
     LEARNING = ("is still learning", "are still learning")
     NEITHER = ("does neither", "do neither")
+    DIVERGED = ("diverged", "diverged")
     UNKNOWN = ("has not finished an epoch", "have not finished an epoch")
 
 
 BOTH = ({Judgement.MEMORISES, Judgement.UNDERFITS}, {Judgement.OVERFITS, Judgement.UNDERFITS})
 RULES = (
-    f"A loss memorises if in the last epoch the network predicts at least {percent(MEMORISED)} of the wrong labels, or "
-    f"if test accuracy has fallen by {FALLEN:g} points or more since its best (as a median of three epochs). "
-    f"Otherwise it underfits if it predicts fewer than {percent(LEARNED)} of the right ones, and is said to be still "
-    f"learning if its test accuracy is all the same within {CLOSE:g} points of the best of several losses. Where "
+    f"A loss memorises if during the last epoch the network predicted at least {percent(MEMORISED)} of those wrong "
+    f"labels that it would not have hit by chance, or if test accuracy has fallen by {FALLEN:g} points or more since "
+    f"its best (as a median of three epochs, and at least {ABOVE:g} points above guessing). By chance: a network that "
+    f"knows the true label of a share a of the samples and guesses among the K − 1 others predicts (1 − a)/(K − 1) of "
+    f"the wrong labels; a is test accuracy or the share of right labels predicted, whichever is less. "
+    f"Otherwise it underfits if it predicted fewer than {percent(LEARNED)} of the right ones, unless test accuracy is "
+    f"{HIGH:g} % or more. Predictions are counted before each step, while test accuracy is that after the last: if it "
+    f"is {ABOVE:g} points above guessing, and more than {AHEAD:g} above the share of right labels predicted or within "
+    f"{CLOSE:g} of the best of several losses, the loss is said to be still learning rather than to underfit. Where "
     f"nobody knows which labels are wrong, all count as right, and a loss overfits if test accuracy has fallen "
     f"like that or training accuracy exceeds it by more than {GAP:g} points."
 )
@@ -50,9 +60,20 @@ class Facts:
     train: float | None  # percent
     right: float | None  # share of the right labels that are predicted
     wrong: float | None  # share of the wrong labels that are predicted
+    chance: float  # the same of a network that has learned none of them
     snr: float | None
     fallen: float  # points of test accuracy since the best epochs
     best: float | None  # percent
+    guessing: float  # test accuracy in percent of a network that has learned nothing
+
+    @property
+    def memorised(self) -> bool:
+        return self.wrong is not None and self.wrong >= self.chance + MEMORISED * (1 - self.chance)
+
+    @property
+    def fell(self) -> bool:
+        """From somewhere: what only guesses goes up and down."""
+        return self.fallen >= FALLEN and self.best is not None and self.best >= self.guessing + ABOVE
 
 
 def facts(group: Group) -> Facts:
@@ -63,7 +84,10 @@ def facts(group: Group) -> Facts:
     test = group.mean("test_accuracy")
     best = Mean.of(_best(run) for run in group.counted).mean
     fallen = 0.0 if best is None or test is None else max(0.0, best - test)
-    return Facts(test, train, right, wrong, group.mean("snr"), fallen, best)
+    classes = max(2, group.num_classes) if group.num_classes else None
+    known = min((x for x in (right, None if test is None else test / 100) if x is not None), default=0.0)
+    chance, guessing = ((1 - known) / (classes - 1), 100 / classes) if classes else (0.0, 0.0)
+    return Facts(test, train, right, wrong, chance, group.mean("snr"), fallen, best, guessing)
 
 
 def _best(run: Run) -> float | None:
@@ -79,40 +103,66 @@ def _share(group: Group, key: str) -> float | None:
 
 def judge(group: Group, rivals: Sequence[Group]) -> Judgement:
     """`rivals` differ in the loss alone; the group may be among them."""
+    if group.diverged:
+        return Judgement.DIVERGED
     found = facts(group)
     if found.test is None or found.right is None or found.train is None:
         return Judgement.UNKNOWN
     if found.wrong is not None:
-        if found.wrong >= MEMORISED or found.fallen >= FALLEN:
+        if found.memorised or found.fell:
             return Judgement.MEMORISES
-    elif found.train - found.test > GAP or found.fallen >= FALLEN:
+    elif found.train - found.test > GAP or found.fell:
         return Judgement.OVERFITS
-    if found.right < LEARNED:
-        others = [facts(rival).test for rival in rivals if rival is not group]
-        best = max((x for x in others if x is not None), default=None)
-        return Judgement.LEARNING if best is not None and found.test > best - CLOSE else Judgement.UNDERFITS
-    return Judgement.NEITHER
+    if found.right >= LEARNED or found.test >= HIGH:
+        return Judgement.NEITHER
+    others = [facts(rival).test for rival in rivals if rival is not group]
+    best = max((x for x in others if x is not None), default=None)
+    promising = found.test > 100 * found.right + AHEAD or (best is not None and found.test > best - CLOSE)
+    return Judgement.LEARNING if promising and found.test >= found.guessing + ABOVE else Judgement.UNDERFITS
 
 
 def headline(rivals: Sequence[Group], names: Mapping[str, str]) -> str:
-    """`CE memorises, MAE underfits, scaled MAE does neither`."""
-    by: dict[Judgement, list[str]] = {judgement: [] for judgement in Judgement}
+    """`CE memorises, MAE underfits, scaled MAE does neither`; `After 5 of 60 epochs: …` if they are not finished."""
+    by: dict[Judgement, list[Group]] = {judgement: [] for judgement in Judgement}
     for group in rivals:
-        by[judge(group, rivals)].append(names[loss_key(group.spec)])
-    said = [(judgement, losses) for judgement, losses in by.items() if losses]
-    text = ", ".join(f"{listed(losses)} {_verb(judgement, len(losses) > 1, rivals)}" for judgement, losses in said)
+        by[judge(group, rivals)].append(group)
+    hedges = {loss_key(group): _hedge(group, rivals) for group in rivals}
+    shared = hedges[loss_key(rivals[0])] if len({*hedges.values()}) == 1 else ""
+    opening = f"{shared}: " if shared else ""
+
+    def called(group: Group) -> str:
+        hedge = hedges[loss_key(group)]
+        return names[loss_key(group)] + (f" ({hedge})" if hedge and not shared else "")
+
+    text = opening + ", ".join(
+        f"{listed([called(group) for group in some])} {_verb(judgement, some, rivals)}"
+        for judgement, some in by.items()
+        if some
+    )
     return text[0].upper() + text[1:]
 
 
+def _hedge(group: Group, rivals: Sequence[Group]) -> str:
+    """Empty if there is nothing to come, or nothing yet."""
+    if group.finished or judge(group, rivals) in (Judgement.DIVERGED, Judgement.UNKNOWN):
+        return ""
+    return f"after {max(len(rows(run)) for run in group.counted)} of {counted(group.spec.epochs, 'epoch')}"
+
+
 def verb(group: Group, rivals: Sequence[Group]) -> str:
-    return _verb(judge(group, rivals), False, rivals)
+    return _verb(judge(group, rivals), [group], rivals)
 
 
-def _verb(judgement: Judgement, several: bool, rivals: Sequence[Group]) -> str:
+def _verb(judgement: Judgement, some: Sequence[Group], rivals: Sequence[Group]) -> str:
     """`does neither` only where two things are said of others."""
+    several = len(some) > 1
+    plain: str = judgement.value[several]
+    if judgement is Judgement.DIVERGED:
+        said = {str(failed) for group in some for failed in group.failures.values()}
+        return said.pop() if len(said) == 1 else plain
     others = {judge(group, rivals) for group in rivals} - {Judgement.NEITHER}
     if judgement is not Judgement.NEITHER or others in BOTH:
-        return judgement.value[several]
+        return plain
     bad = Judgement.OVERFITS if all(facts(group).wrong is None for group in rivals) else Judgement.MEMORISES
     return f"neither {bad.value[several]} nor {Judgement.UNDERFITS.value[several]}"
 
@@ -120,15 +170,21 @@ def _verb(judgement: Judgement, several: bool, rivals: Sequence[Group]) -> str:
 def sentence(group: Group) -> str:
     """What a group's judgement rests on."""
     found = facts(group)
+    if group.diverged:
+        reasons = dict.fromkeys(failed.reason.rstrip(". ") for failed in group.failures.values())
+        said = [f"{text[0].upper()}{text[1:]}." for text in reasons if text]
+        said += [] if found.test is None else [f"Until then, test accuracy was {found.test:.1f} %."]
+        return " ".join(said)
     if found.test is None:
         return ""
     fall = f", down from {found.best:.1f} %" if found.fallen >= 1 else ""
     parts = [f"Test accuracy is {found.test:.1f} %{fall}"]
     if found.wrong is not None and found.right is not None:
         learned = f"{_percent(found.right)} of the right labels and {_percent(found.wrong)} of the wrong ones"
-        parts.append(f"the network predicts {learned}")
+        luck = f" (of these, chance would hit {_percent(found.chance)})" if found.chance >= LUCK else ""
+        parts.append(f"during the last epoch the network predicted {learned}{luck}")
     elif found.train is not None:
-        parts.append(f"accuracy on the labels it was given {found.train:.1f} %")
+        parts.append(f"during the last epoch, accuracy on the labels it was given was {found.train:.1f} %")
     text = "; ".join(parts) + "."
     if found.snr is not None:
         text += f" {weighing(found.snr)}"

@@ -14,6 +14,7 @@ from safetensors.torch import save as to_safetensors
 from torch import Tensor, nn
 from torch.nn.utils import clip_grad_norm_
 
+from curriculoss import data, noise
 from curriculoss.data.batches import Batches
 from curriculoss.loss import RobustLoss
 from curriculoss.monitor import Histogram, Monitor
@@ -27,7 +28,7 @@ RESULTS = (
 )  # fmt: skip
 
 
-OURS = (".lock", "labels.npz", "environment.json")  # what a run may leave that was stopped before it began
+OURS = (".lock", "labels.npz", "task.json", "environment.json")  # what a run may leave that was stopped before it began
 HISTOGRAMS = ("all", "clean", "noisy")
 
 
@@ -60,8 +61,9 @@ def train(
 ) -> dict[str, Any]:
     """Run a spec in the folder `out` and return its result; what is there already is not done again.
 
-    A finished run is only read. One that was broken off goes on after its last whole epoch, with metrics that are bit
-    for bit those of a run that never stopped.
+    A finished run is only read, and `already_finished` tells. One that was broken off goes on after its last whole
+    epoch, with metrics that are bit for bit those of a run that never stopped. Both are refused if the data have
+    changed since; of a finished run on a data set known by name, these are not read again.
     """
     folder, progress = Path(out), progress or Silent()
     fabric = _fabric(spec, accelerator)
@@ -69,7 +71,9 @@ def train(
         result = store.Run(folder).result
         if result.get("spec") != spec.hash or not {*RESULTS, "epochs"} <= result.keys():
             raise store.RunError(f"{folder / 'result.json'} is not that of this run; delete it to train again")
-        return {**result, "resumed_from_epoch": result["epochs"], "run": str(folder)}
+        if _may_have_changed(spec) and store.Run(folder).task:
+            _expect_same(folder, make_task(spec, data_dir=data_dir, download=download).facts())
+        return {**result, "resumed_from_epoch": result["epochs"], "already_finished": True, "run": str(folder)}
     if not fabric.is_global_zero:
         return _train(spec, folder, fabric, data_dir, download, workers, False, Silent())
     folder.mkdir(parents=True, exist_ok=True)
@@ -77,7 +81,23 @@ def train(
         return _train(spec, folder, fabric, data_dir, download, workers, tensorboard, progress)
 
 
+def _may_have_changed(spec: RunSpec) -> bool:
+    """Whether data or noise are from a file of the user's, which is still there."""
+    if noise.parse(spec.noise).kind == "matrix":
+        return True
+    return spec.data not in data.available() and os.path.exists(os.path.expanduser(spec.data))
+
+
+def _expect_same(folder: Path, facts: dict[str, Any]) -> None:
+    there = store.Run(folder).task.get("fingerprint")
+    if there is not None and there != facts["fingerprint"]:
+        raise store.RunError(f"{folder} was made from other data; give another folder")
+
+
 def _fabric(spec: RunSpec, accelerator: str) -> Fabric:
+    here = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
+    if not here.get(accelerator, True):
+        raise ValueError(f"no {accelerator.upper()} device here; try --accelerator cpu")
     size = int(os.environ.get("WORLD_SIZE", 1))
     if size > 1:  # torchrun started several of us
         local = int(os.environ.get("LOCAL_WORLD_SIZE", size))
@@ -130,7 +150,9 @@ def _train(
     monitor = Monitor(
         criterion, num_classes=task.dataset.num_classes, num_samples=len(task.train), device=fabric.device
     )
-    state = checkpoint.load(folder, spec.hash)
+    facts, state = task.facts(), checkpoint.load(folder, spec.hash)
+    if state is not None:
+        _expect_same(folder, facts)
     fabric.barrier()  # nobody writes before all have read
     rows: list[dict[str, Any]] = []
     histograms: dict[str, list[Tensor]] = {}
@@ -143,7 +165,7 @@ def _train(
         progress.said(f"going on after epoch {len(rows)}")
     resumed = len(rows) or None
     if writes and state is None:
-        _begin(folder, spec, task)
+        _begin(folder, spec, task, facts)
     board = _board(folder, len(rows)) if tensorboard and writes else None
     clean = None if task.clean is None else task.clean.to(fabric.device)
     if len(task.train) < 2 * fabric.world_size:
@@ -156,10 +178,11 @@ def _train(
         between = time.perf_counter()
         record = monitor.end_epoch()
         if not math.isfinite(loss):
-            raise store.RunError(
-                f"training diverged in epoch {number + 1} (loss {loss}); "
-                f"try a smaller learning rate than {spec.learning_rate:g}"
-            )
+            advice = f"try a smaller learning rate than {spec.learning_rate:g}"
+            reason = f"training diverged in epoch {number + 1} (loss {loss}); {advice}"
+            if writes:
+                store.write_json(folder / "failed.json", {"epoch": number + 1, "reason": reason})
+            raise store.RunError(reason)
         row = {
             **record.as_dict(),
             "learning_rate": spec.rate_at(number),
@@ -197,7 +220,7 @@ def _train(
         store.write_json(folder / "result.json", result)
         checkpoint.remove(folder)
     fabric.barrier()
-    return {**result, "resumed_from_epoch": resumed, "run": str(folder)}
+    return {**result, "resumed_from_epoch": resumed, "already_finished": False, "run": str(folder)}
 
 
 def _epoch(
@@ -252,9 +275,10 @@ def _stalled(rows: list[dict[str, Any]], patience: int | None) -> bool:
     return bool(min(losses[-patience:]) >= min(losses[:-patience]))
 
 
-def _begin(folder: Path, spec: RunSpec, task: Task) -> None:
+def _begin(folder: Path, spec: RunSpec, task: Task, facts: dict[str, Any]) -> None:
     labels = {"index": task.index, "given": task.given} | ({} if task.clean is None else {"clean": task.clean})
     store.write_arrays(folder / "labels.npz", labels)
+    store.write_json(folder / "task.json", facts)
     store.write_json(folder / "environment.json", store.environment())
     store.write_text(folder / "spec.json", spec.to_json())
 
@@ -265,6 +289,7 @@ def _write_epoch(folder: Path, state: dict[str, Any]) -> None:
     store.write_text(folder / "metrics.jsonl", "".join(store.line(row) for row in state["rows"]))
     stacked = {key: torch.stack(each) for key, each in state["histograms"].items()}
     store.write_arrays(folder / "histograms.npz", {"edges": Histogram.edges(), **stacked})
+    (folder / "failed.json").unlink(missing_ok=True)
 
 
 def _board(folder: Path, done: int) -> Any:

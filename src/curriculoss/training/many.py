@@ -16,6 +16,7 @@ import torch
 
 from curriculoss.training.loop import train
 from curriculoss.training.spec import RunSpec
+from curriculoss.training.store import RunError
 
 
 def folder_name(spec: RunSpec) -> str:
@@ -33,12 +34,14 @@ def train_many(
     jobs: int | None = None,
     watch: Callable[[int], None] | None = None,
     **options: Any,
-) -> dict[Path, dict[str, Any]]:
+) -> tuple[dict[Path, dict[str, Any]], dict[Path, RunError]]:
     """`train` for each folder and spec, `jobs` at a time (as many as cores), one thread each; `watch` is told how many
-    epochs are done. The first that fails stops all; what is done is kept and need not be done again."""
+    epochs are done. Results of those that finished, and why others did not: one that diverges or whose folder is not as
+    it should be does not stop the others. Any other error does; what is done is kept and need not be done again."""
     jobs = max(1, min(jobs or os.cpu_count() or 1, len(runs)))
     context = multiprocessing.get_context("spawn")
     results: dict[Path, dict[str, Any]] = {}
+    failed: dict[Path, RunError] = {}
     with ProcessPoolExecutor(jobs, mp_context=context, initializer=_single_threaded) as pool:
         waiting: dict[Future[dict[str, Any]], Path] = {
             pool.submit(train, spec, folder, **options): folder for folder, spec in runs.items()
@@ -47,7 +50,11 @@ def train_many(
             while waiting:
                 done, _ = wait(waiting, timeout=0.5, return_when=FIRST_COMPLETED)
                 for future in done:
-                    results[waiting.pop(future)] = future.result()
+                    folder = waiting.pop(future)
+                    try:
+                        results[folder] = future.result()
+                    except RunError as error:
+                        failed[folder] = error
                 if watch is not None:
                     watch(sum(epochs_done(folder) for folder in runs))
         except BaseException:
@@ -55,7 +62,7 @@ def train_many(
                 process.terminate()
             pool.shutdown(wait=False, cancel_futures=True)
             raise
-    return {folder: results[folder] for folder in runs}
+    return {x: results[x] for x in runs if x in results}, {x: failed[x] for x in runs if x in failed}
 
 
 def _single_threaded() -> None:

@@ -44,6 +44,7 @@ class RunSpec:
 
     data: str = "digits"
     label: str | None = None  # the label column of a table
+    test: str | None = None  # a path of the same kind as `data` with the test samples
     subset: int | None = None  # so many training samples, the same for every seed
     holdout: float = 0.2  # share of the training samples kept as a test set where the data have none
     noise: str = "clean"
@@ -108,6 +109,11 @@ class RunSpec:
             raise ValueError("tau belongs to a fix: add fix 'scale' or 'shift'")
         least = self.tau is None or self.tau > 0 or (self.tau == 0 and self.fix == "shift")
         self._expect(least and (self.tau or 0) < math.inf, "tau", "a finite number > 0 (shift: or 0)")
+        if self.schedule == "step" and not self.step_epochs:
+            raise ValueError("schedule 'step' expects step_epochs, after which the learning rate falls, got none")
+        for name, schedule in (("step_epochs", "step"), ("step_factor", "step"), ("warmup_epochs", "warmup")):
+            if self.schedule != schedule and getattr(self, name) != getattr(RunSpec, name):
+                raise ValueError(f"{name} belongs to schedule {schedule!r}, got schedule {self.schedule!r}")
         noise_kinds.parse(self.noise)
         loss = self.make_loss()
         if self.fix is not None and not isinstance(loss, Curriculum):
@@ -135,8 +141,9 @@ class RunSpec:
 
     @property
     def hash(self) -> str:
-        """Of the content: names the run."""
-        return hashlib.sha256(json.dumps(self.as_dict(), sort_keys=True).encode()).hexdigest()[:12]
+        """Of the content: names the run. Settings that older runs did not have count only where they are used."""
+        plain = {key: value for key, value in self.as_dict().items() if key != "test" or value is not None}
+        return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()[:12]
 
     def as_dict(self) -> dict[str, Any]:
         plain = dataclasses.asdict(self)

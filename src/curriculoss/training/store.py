@@ -1,21 +1,23 @@
 """A run's folder: what is in it, written so that a crash at any moment leaves whole files, and read again.
 
 RUN/spec.json          what was run                     RUN/labels.npz      index, given and clean labels
-RUN/environment.json   on what                          RUN/samples.npz     per sample: first, mean, last, slope
+RUN/task.json          on which data                    RUN/samples.npz     per sample: first, mean, last, slope
 RUN/metrics.jsonl      one row an epoch                 RUN/model.safetensors  the network at the end
 RUN/histograms.npz     of margins, one row an epoch     RUN/result.json     the last epoch; there when it is finished
+RUN/environment.json   on what machine                  RUN/failed.json     when and why training diverged
 RUN/checkpoint.pt      the last whole epoch of a run that is not finished
 """
 
 from __future__ import annotations
 
 import contextlib
+import csv
 import io
 import json
 import os
 import platform
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cached_property
@@ -61,6 +63,22 @@ def write_text(path: Path, text: str) -> None:
 
 def write_json(path: Path, value: Any) -> None:
     write_text(path, json.dumps(value, indent=2, allow_nan=False) + "\n")
+
+
+def write_table(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+    """As .csv: one column a key, of settings in them one each; lists are separated by spaces."""
+    flat = []
+    for row in rows:
+        plain = {key: value for key, value in row.items() if not isinstance(value, Mapping)}
+        for name, value in row.items():
+            if isinstance(value, Mapping):
+                plain |= {f"{name}.{key}": each for key, each in value.items()}
+        flat.append({k: " ".join(map(str, v)) if isinstance(v, (list, tuple)) else v for k, v in plain.items()})
+    text = io.StringIO()
+    table = csv.DictWriter(text, list(dict.fromkeys(key for row in flat for key in row)), lineterminator="\n")
+    table.writeheader()
+    table.writerows(flat)
+    write_text(path, text.getvalue())
 
 
 def write_arrays(path: Path, arrays: Mapping[str, Any]) -> None:
@@ -139,6 +157,22 @@ class Run:
     @cached_property
     def environment(self) -> dict[str, Any]:
         found: dict[str, Any] = self._read("environment.json", lambda file: _object(file.read_text("utf-8")))
+        return found
+
+    @cached_property
+    def task(self) -> dict[str, Any]:
+        """What its data were; nothing of runs that are older than that file."""
+        return self._optional("task.json") or {}
+
+    @cached_property
+    def failed(self) -> dict[str, Any] | None:
+        """`epoch` and `reason` of a run that diverged."""
+        return self._optional("failed.json")
+
+    def _optional(self, name: str) -> dict[str, Any] | None:
+        if not (self.path / name).exists():
+            return None
+        found: dict[str, Any] = self._read(name, lambda file: _object(file.read_text("utf-8")))
         return found
 
     @cached_property

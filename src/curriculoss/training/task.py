@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import warnings
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from curriculoss import data, models, noise
 from curriculoss.curricula import Curriculum
-from curriculoss.data import Dataset, Split
+from curriculoss.data import Dataset, Images, Split
 from curriculoss.data.batches import Batches
 from curriculoss.initial import TAU, fix, measure_initial_margins
 from curriculoss.loss import RobustLoss
 from curriculoss.training.spec import RunSpec
 
 MEASURED = 2_048  # samples whose margins are measured for the fix
+HASHED = 2**28  # bytes of inputs that a fingerprint is made of; of more, every so many samples
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,6 +39,20 @@ class Task:
     @property
     def noise_rate(self) -> float | None:
         return None if self.clean is None else float((self.given != self.clean).double().mean())
+
+    def facts(self) -> dict[str, Any]:
+        """What a run keeps about its data; `fingerprint` tells whether others are the same."""
+        names = self.dataset.class_names
+        digest = hashlib.sha256(json.dumps(names).encode())
+        for split in (self.train, self.test):
+            for part in _content(split):
+                digest.update(part)
+        for labels in (self.given, self.clean):
+            digest.update(b"" if labels is None else labels.numpy().tobytes())
+        return {
+            "fingerprint": digest.hexdigest(), "num_classes": len(names), "class_names": list(names),
+            "train": len(self.train), "test": len(self.test),
+        }  # fmt: skip
 
     def batches(self, spec: RunSpec, device: torch.device, rank: int = 0, size: int = 1, workers: int = 0) -> Batches:
         augment = self.dataset.augment if spec.augment == "auto" else spec.augment
@@ -55,9 +74,20 @@ class Task:
         )  # fmt: skip
 
 
+def _content(split: Split) -> Iterator[bytes]:
+    """Labels, shape and numbers; of image files that are not decoded yet, the names."""
+    yield split.target.numpy().tobytes()
+    if isinstance(split.inputs, Images):
+        yield "\n".join(Path(file).name for file in split.inputs.files).encode()
+        return
+    yield str((split.inputs.dtype, tuple(split.inputs.shape))).encode()
+    for some in split.inputs[:: 1 + split.inputs.nbytes // HASHED].split(1024):
+        yield some.numpy().tobytes()
+
+
 def make_task(spec: RunSpec, *, data_dir: Path | str | None = None, download: bool = False) -> Task:
     """Read the data, choose the subset, draw the noise."""
-    found = data.load(spec.data, data_dir=data_dir, download=download, label=spec.label)
+    found = data.load(spec.data, data_dir=data_dir, download=download, label=spec.label, test=spec.test)
     train, test, index = found.train, found.test, torch.arange(len(found.train))
     shuffled = torch.randperm(len(train), generator=torch.Generator().manual_seed(0))  # the same for every seed
     if test is None:
@@ -132,8 +162,11 @@ def measured_margins(spec: RunSpec, task: Task, network: nn.Module) -> Tensor:
 
 
 def quietly_fixed(spec: RunSpec, task: Task, network: nn.Module) -> tuple[RobustLoss, str]:
-    """The criterion, and what was said about its fix."""
+    """The criterion, and what was said about its fix and about settings that have no effect."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", UserWarning)
         criterion = make_criterion(spec, task, network)
-    return criterion, "; ".join(str(warning.message) for warning in caught)
+    said = [str(warning.message) for warning in caught]
+    if task.dataset.test is not None and spec.holdout != RunSpec.holdout:
+        said.append(f"holdout {spec.holdout:g} has no effect: the data have test samples of their own")
+    return criterion, "; ".join(said)
