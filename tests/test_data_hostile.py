@@ -82,7 +82,9 @@ def test_an_idx_file_must_be_exactly_what_was_asked_for(tmp_path, spoil, match, 
         idx.read_idx(path, (3, 2, 2))
 
 
-@pytest.mark.parametrize("content", [gzip.compress(bytes(99))[:-9], b"not gzip", b"\x1f\x8b\x08"], ids=["cut", "text", "head"])
+@pytest.mark.parametrize(
+    "content", [gzip.compress(bytes(99))[:-9], b"not gzip", b"\x1f\x8b\x08"], ids=["cut", "text", "head"]
+)
 def test_a_broken_gz_is_one_line(tmp_path, content):
     (tmp_path / "file.gz").write_bytes(content)
     with pytest.raises(data.DataError, match=r"^\S+file\.gz: [^\n]+$"):
