@@ -107,6 +107,18 @@ def test_same_spec_gives_the_same_bits_also_when_broken_off(tmp_path, loss):
     assert same(tmp_path / "one", tmp_path / "two") and same(tmp_path / "one", tmp_path / "three")
 
 
+def test_run_stopped_between_its_last_epoch_and_its_result_is_finished(tmp_path):
+    """Also if the checkpoint was the last file that it could write."""
+    spec = RunSpec(**QUICK)
+    train(spec, tmp_path / "one")
+    with pytest.raises(KeyboardInterrupt):
+        train(spec, tmp_path / "two", progress=StopAfter(3))
+    for name in ("metrics.jsonl", "histograms.npz"):
+        (tmp_path / "two" / name).unlink()
+    assert train(spec, tmp_path / "two")["resumed_from_epoch"] == 3
+    assert same(tmp_path / "one", tmp_path / "two")
+
+
 def test_other_seeds_give_other_runs_but_the_same_data(tmp_path):
     specs = [RunSpec(**QUICK, seed=seed) for seed in (0, 1)]
     tasks = [make_task(spec) for spec in specs]

@@ -162,6 +162,8 @@ def _train(
             optimizer.load_state_dict(state["optimizer"])
             monitor.load_state_dict(state["monitor"])
             rows, histograms = list(state["rows"]), dict(state["histograms"])
+        if writes:  # it may have been killed between the checkpoint and these
+            _write_records(folder, rows, histograms)
         progress.said(f"going on after epoch {len(rows)}")
     resumed = len(rows) or None
     if writes and state is None:
@@ -195,10 +197,12 @@ def _train(
         rows.append(row)
         for key in HISTOGRAMS:
             histograms.setdefault(key, []).append(getattr(record.histogram, key).cpu())
-        samples = monitor.samples()
         if writes:
             kept = {"spec": spec.hash, "network": network.state_dict(), "optimizer": optimizer.state_dict()}
-            _write_epoch(folder, {**kept, "monitor": monitor.state_dict(), "rows": rows, "histograms": histograms})
+            # The checkpoint first: all else can be made from it.
+            checkpoint.save(folder, {**kept, "monitor": monitor.state_dict(), "rows": rows, "histograms": histograms})
+            _write_records(folder, rows, histograms)
+            (folder / "failed.json").unlink(missing_ok=True)
             if board is not None:
                 for key, value in row.items():
                     if isinstance(value, (int, float)):
@@ -214,7 +218,7 @@ def _train(
         "seconds": sum(row["train_seconds"] + row["test_seconds"] for row in rows),
     }  # fmt: skip
     if writes:
-        store.write_arrays(folder / "samples.npz", vars(samples))
+        store.write_arrays(folder / "samples.npz", vars(monitor.samples()))
         weights = {key: value.detach().cpu().contiguous() for key, value in network.state_dict().items()}
         store.write(folder / "model.safetensors", lambda file: file.write(to_safetensors(weights)))
         store.write_json(folder / "result.json", result)
@@ -283,13 +287,10 @@ def _begin(folder: Path, spec: RunSpec, task: Task, facts: dict[str, Any]) -> No
     store.write_text(folder / "spec.json", spec.to_json())
 
 
-def _write_epoch(folder: Path, state: dict[str, Any]) -> None:
-    """The checkpoint first: all else can be made from it."""
-    checkpoint.save(folder, state)
-    store.write_text(folder / "metrics.jsonl", "".join(store.line(row) for row in state["rows"]))
-    stacked = {key: torch.stack(each) for key, each in state["histograms"].items()}
+def _write_records(folder: Path, rows: list[dict[str, Any]], histograms: dict[str, list[Tensor]]) -> None:
+    store.write_text(folder / "metrics.jsonl", "".join(store.line(row) for row in rows))
+    stacked = {key: torch.stack(each) for key, each in histograms.items()}
     store.write_arrays(folder / "histograms.npz", {"edges": Histogram.edges(), **stacked})
-    (folder / "failed.json").unlink(missing_ok=True)
 
 
 def _board(folder: Path, done: int) -> Any:
