@@ -120,7 +120,7 @@ def empirical_matrix(clean: Tensor, noisy: Tensor, num_classes: int) -> Tensor:
     _check_labels("noisy", noisy, num_classes, len(clean))
     cells = clean.long() * num_classes + noisy.long()
     counts = torch.bincount(cells, minlength=num_classes**2).reshape(num_classes, num_classes).double()
-    return counts / counts.sum(1, keepdim=True).clamp(min=1)
+    return counts / counts.sum(1, keepdim=True).clamp(min=1)  # 1: a class without samples
 
 
 def next_in_group(groups: Tensor) -> Tensor:

@@ -63,7 +63,7 @@ def takes_settings(command: Callable[..., None]) -> Callable[..., None]:
 
     wrapped.__name__, wrapped.__doc__ = command.__name__, command.__doc__
     keyword = [x.replace(kind=inspect.Parameter.KEYWORD_ONLY) for x in own]
-    wrapped.__signature__ = inspect.Signature(keyword + added)  # type: ignore[attr-defined]
+    wrapped.__signature__ = inspect.Signature(keyword + added)  # type: ignore[attr-defined]  # typer reads it
     wrapped.__annotations__ = {x.name: x.annotation for x in keyword + added}
     return wrapped
 

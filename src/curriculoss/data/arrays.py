@@ -25,11 +25,11 @@ def npz(path: Path, test: Path | None = None) -> Dataset:
             raise DataError(
                 f"{path}: expected arrays x and y, with both or none of x_test and y_test; {name} is missing"
             )
-    for labels, inputs in (("y", "x"), ("y_test", "x_test"), ("y_clean", "x")):
-        if labels in found and found[labels].shape[:1] != found[inputs].shape[:1]:
+    for labels, samples in (("y", "x"), ("y_test", "x_test"), ("y_clean", "x")):
+        if labels in found and found[labels].shape[:1] != found[samples].shape[:1]:
             raise DataError(
-                f"{path}: expected as many samples in {labels} as in {inputs}, got shapes {found[labels].shape} "
-                f"and {found[inputs].shape}"
+                f"{path}: expected as many samples in {labels} as in {samples}, got shapes {found[labels].shape} "
+                f"and {found[samples].shape}"
             )
     names = None
     if "class_names" in found:
@@ -39,11 +39,13 @@ def npz(path: Path, test: Path | None = None) -> Dataset:
         (f"{path}: y", found["y"]), [(f"{path}: {name}", found[name]) for name in others], names
     )
     columns = dict(zip(others, rest, strict=True))
-    train = Split(features(f"{path}: x", found["x"]), target, columns.get("y_clean"))
+    inputs = features(f"{path}: x", found["x"])
+    train = Split(inputs, target, columns.get("y_clean"))
     held_out = None
     if "y_test" in columns:
-        held_out = Split(features(f"{path}: x_test", found["x_test"]), columns["y_test"])
-        if held_out.inputs.shape[1:] != train.inputs.shape[1:] or held_out.inputs.dtype != train.inputs.dtype:  # type: ignore[union-attr]
+        test_inputs = features(f"{path}: x_test", found["x_test"])
+        held_out = Split(test_inputs, columns["y_test"])
+        if test_inputs.shape[1:] != inputs.shape[1:] or test_inputs.dtype != inputs.dtype:
             raise DataError(
                 f"{path}: expected x_test to be like x, {found['x'].dtype} of shape {found['x'].shape[1:]} a sample, "
                 f"got {found['x_test'].dtype} of {found['x_test'].shape[1:]}"

@@ -34,6 +34,7 @@ class Histogram:
     def bin_of(margin: Tensor) -> Tensor:
         """The bin of each margin; one that is NaN has BINS, which is none of them."""
         low, high, steps = Histogram.LOW, Histogram.HIGH, Histogram.PER_UNIT
+        # Margins beyond the edges, also infinite ones, belong to the open bins.
         place = margin.clamp(low - 1 / steps, high).mul(steps).floor() + (1 - low * steps)
         return place.nan_to_num(Histogram.BINS).long()
 

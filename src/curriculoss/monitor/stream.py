@@ -193,6 +193,7 @@ class Monitor:
     def _weight(self, margin: Tensor, kept: dict[str, Tensor]) -> Tensor:
         weight = self._loss.weight(wide(margin)) if isinstance(self._loss, Curriculum) else wide(kept["weight"])
         if (factor := self.loss_fn.class_weight) is not None:
+            # An ignored target is no class; its weight is not counted.
             weight = weight * factor.to(self.device)[kept["target"].clamp(0, self.num_classes - 1)]
         return weight * self._scale
 

@@ -50,7 +50,7 @@ class Table:
             first.copy_(margin.where(seen & (epochs == 0), first))
             last.copy_(margin.where(seen, last))
             epochs += seen
-            each = seen / epochs.clamp(min=1)
+            each = seen / epochs.clamp(min=1)  # of a sample never seen it is 0/1
             away = epoch - mean_epoch
             mean_epoch += away * each
             spread += away * (epoch - mean_epoch) * seen

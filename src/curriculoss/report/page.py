@@ -170,12 +170,13 @@ def _setting(
                 "sentence": words.sentence(group),
                 "state": None if group.diverged else _state(group),  # the verb says it
                 "note": group.note,
-                "ridges": drawn(_ridges(histories[loss_key(group)], span)),
-                "about": _about(group, histories[loss_key(group)]),
-                "apart": histories[loss_key(group)] is not None and "noisy" in histories[loss_key(group)].counts,  # type: ignore[union-attr]
+                "ridges": drawn(_ridges(history, span)),
+                "about": _about(group, history),
+                "apart": history is not None and "noisy" in history.counts,
                 "verdicts": [{"when": when, "text": text} for when, text in verdicts(group)],
             }
             for group in some
+            for history in [histories[loss_key(group)]]
         ],
         "charts": {
             "test": drawn(pictures.lines(some, "test_accuracy", colours, **percents)),

@@ -104,7 +104,7 @@ def _fabric(spec: RunSpec, accelerator: str) -> Fabric:
         several: dict[str, Any] = {"strategy": "ddp", "devices": local, "num_nodes": size // local}
     else:
         several = {"devices": 1}
-    fabric = Fabric(accelerator=accelerator, precision=spec.precision, **several)  # type: ignore[arg-type]
+    fabric = Fabric(accelerator=accelerator, precision=spec.precision, **several)  # type: ignore[arg-type]  # one of PRECISIONS
     fabric.launch()
     return fabric
 
@@ -140,7 +140,7 @@ def _train(
     if said:
         progress.said(said)
     if len(task.dataset.shape) == 3:
-        network = network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        network = network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # not in torch's stubs
     optimizer = torch.optim.SGD(
         network.parameters(), lr=spec.learning_rate, momentum=spec.momentum, weight_decay=spec.weight_decay
     )
