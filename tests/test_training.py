@@ -65,6 +65,24 @@ class StopAfter(Silent):
             raise KeyboardInterrupt
 
 
+def test_tests_are_as_frequent_as_asked_and_the_last_epoch_is_tested(tmp_path):
+    often = train(RunSpec(**{**QUICK, "epochs": 5}), tmp_path / "often")
+    seldom = train(RunSpec(**{**QUICK, "epochs": 5}, test_every=2), tmp_path / "seldom")
+    known = [row["test_accuracy"] for row in Run(tmp_path / "often").metrics]
+    assert [row["test_accuracy"] for row in Run(tmp_path / "seldom").metrics] == [
+        None, known[1], None, known[3], known[4]
+    ]  # fmt: skip
+    assert seldom["test_accuracy"] == often["test_accuracy"]
+
+
+def test_a_run_that_stops_early_is_tested_all_the_same(tmp_path):
+    spec = RunSpec(**{**QUICK, "epochs": 40}, test_every=100, patience=1, learning_rate=5.0)
+    result = train(spec, tmp_path / "run")
+    rows = Run(tmp_path / "run").metrics
+    assert len(rows) < 40 and [row["test_accuracy"] is not None for row in rows] == [False] * (len(rows) - 1) + [True]
+    assert result["test_accuracy"] == rows[-1]["test_accuracy"]
+
+
 def test_run_leaves_what_it_promises(tmp_path):
     spec = RunSpec(**QUICK)
     result = train(spec, tmp_path / "run")

@@ -360,10 +360,11 @@ class ActivePassive(Regularized):
 
 
 @register("nce+mae")
-def nce_mae(q: float = 0.3) -> ActivePassive:
-    """(1 − q)·NCE + q·MAE; the default is what the paper tuned on CIFAR-100."""
+def nce_mae(q: float = 0.3, unit: float = 1.0) -> ActivePassive:
+    """(1 − q)·NCE + q·unit·MAE; the default q is what the paper tuned on CIFAR-100, unit=4 gives MAE unit weight."""
     check_number("nce+mae", "q", q, "0 < q < 1", is_finite(q) and 0 < q < 1)
-    return ActivePassive((NCE(), 1 - q), (MAE(), q))
+    check_number("nce+mae", "unit", unit, "unit > 0", is_finite(unit) and unit > 0)
+    return ActivePassive((NCE(), 1 - q), (MAE(), q * unit))
 
 
 @register("nce+aul")

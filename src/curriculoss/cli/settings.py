@@ -35,6 +35,7 @@ SETTINGS: dict[str, tuple[Any, tuple[str, ...], str]] = {
     "clip_norm": (float, ("--clip-norm",), "Clip gradients to this norm (off)."),
     "augment": (str, ("--augment",), "none, shift-flip, crop-flip-jitter; auto is the data set's own."),
     "patience": (int, ("--patience",), "Stop when the training loss has not improved for so many epochs (off)."),
+    "test_every": (int, ("--test-every",), "Epochs from one test to the next (1); the last epoch is always tested."),
     "precision": (str, ("--precision",), "32-true (default), bf16-mixed, 16-mixed, 64-true."),
 }  # fmt: skip
 

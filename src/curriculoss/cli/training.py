@@ -114,7 +114,8 @@ class _Bar:
         self.progress.advance(self.task)
 
     def row(self, row: dict[str, Any]) -> None:
-        self.scores = f", test {row['test_accuracy']:.1f} %"
+        if row["test_accuracy"] is not None:
+            self.scores = f", test {row['test_accuracy']:.1f} %"
         for text in row["verdicts"]:
             self.said(f"epoch {row['epoch']}: {text}")
 

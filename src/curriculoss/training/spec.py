@@ -26,6 +26,7 @@ SCHEDULES: Mapping[str, Callable[[RunSpec, float], float]] = {
     "step": lambda spec, done: spec.step_factor ** sum(done >= at for at in spec.step_epochs),
     "warmup": lambda spec, done: _warmup(spec, done),
 }
+NEWER = {"test": None, "test_every": 1}  # settings that came later, and what was so before
 PRECISIONS = ("32-true", "16-mixed", "bf16-mixed", "64-true")
 AUGMENTS = ("auto", "none", "shift", "shift-flip", "crop-flip-jitter")
 
@@ -70,12 +71,13 @@ class RunSpec:
     clip_norm: float | None = None
     augment: str = "auto"
     patience: int | None = None  # stop when the training loss has not improved for so many epochs
+    test_every: int = 1  # epochs from one test to the next; the last epoch is always tested
     seed: int = 0
     precision: str = "32-true"
 
     def __post_init__(self) -> None:
         _coerce(self)
-        number_of = {"epochs": 1, "batch_size": 2, "seed": 0}
+        number_of = {"epochs": 1, "batch_size": 2, "test_every": 1, "seed": 0}
         for name in ("subset", "patience", "noise_seed"):
             if getattr(self, name) is not None:
                 number_of[name] = 0 if name == "noise_seed" else 1
@@ -142,7 +144,7 @@ class RunSpec:
     @property
     def hash(self) -> str:
         """Of the content: names the run. Settings that older runs did not have count only where they are used."""
-        plain = {key: value for key, value in self.as_dict().items() if key != "test" or value is not None}
+        plain = {key: value for key, value in self.as_dict().items() if NEWER.get(key, ...) != value}
         return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()[:12]
 
     def as_dict(self) -> dict[str, Any]:

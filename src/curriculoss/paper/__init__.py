@@ -1,0 +1,1 @@
+"""The paper: its numbers and settings, as data."""

@@ -1,0 +1,138 @@
+"""What runs have shown, one row an epoch: the file that tables, figures of curves and claims are made from.
+
+`epochs.csv` is small enough to be kept in a repository, so that each of them can be made again, and checked, without
+training. Numbers have six digits in it, and are always read from it, so that both ways agree to the last letter.
+"""
+
+from __future__ import annotations
+
+import csv
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from curriculoss.paper.settings import Cell, Scale
+from curriculoss.training.store import Run, write_table
+
+FILE = "epochs.csv"
+MEASURES = (
+    "test_accuracy", "train_accuracy", "learning_rate", "mean_weight", "effective_learning_rate",
+    "mean_weight_this_epoch", "snr", "accuracy_clean", "accuracy_noisy", "mean_margin_clean", "mean_margin_noisy",
+)  # fmt: skip
+SEPARATION = "separation"  # P(margin of a clean sample > that of a noisy one): 0.5 is none, 1 is perfect
+DIGITS = 6
+
+
+@dataclass(frozen=True)
+class Record:
+    """One run: its rows, epoch by epoch."""
+
+    hash: str
+    rows: Sequence[Mapping[str, Any]]
+
+    def last(self, measure: str) -> float | None:
+        """After the last epoch, never the best."""
+        return self.curve(measure)[-1]
+
+    def curve(self, measure: str) -> list[float | None]:
+        return [row[measure] for row in self.rows]
+
+
+@dataclass(frozen=True)
+class Sample:
+    """A measure over seeds. The standard deviation (of n − 1) needs two."""
+
+    values: tuple[float, ...]
+
+    @property
+    def n(self) -> int:
+        return len(self.values)
+
+    @cached_property
+    def mean(self) -> float | None:
+        return statistics.fmean(self.values) if self.values else None
+
+    @cached_property
+    def std(self) -> float | None:
+        return statistics.stdev(self.values) if self.n > 1 else None
+
+    @property
+    def best(self) -> float | None:
+        return max(self.values, default=None)
+
+
+class Records:
+    """All that is known at one scale, by the hash of the spec."""
+
+    def __init__(self, scale: Scale, found: Mapping[str, Record]) -> None:
+        self.scale = scale
+        self._found = dict(found)
+
+    @classmethod
+    def read(cls, scale: Scale, folder: Path) -> Records:
+        """None at all if there is no file yet."""
+        rows: dict[str, list[dict[str, Any]]] = {}
+        if (folder / FILE).exists():
+            with (folder / FILE).open(encoding="utf-8", newline="") as file:
+                for row in csv.DictReader(file):
+                    rows.setdefault(row["run"], []).append({key: _value(key, text) for key, text in row.items()})
+        return cls(scale, {name: Record(name, tuple(some)) for name, some in rows.items()})
+
+    def __len__(self) -> int:
+        return len(self._found)
+
+    def __contains__(self, spec_hash: str) -> bool:
+        return spec_hash in self._found
+
+    def of(self, cell: Cell, seed: int = 0) -> Record | None:
+        return self._found.get(self.scale.spec(cell, seed).hash)
+
+    def seeds(self, cell: Cell, seeds: int) -> list[Record]:
+        return [record for seed in range(seeds) if (record := self.of(cell, seed)) is not None]
+
+    def sample(self, cell: Cell, measure: str, seeds: int) -> Sample:
+        """The last epoch of each seed that there is."""
+        found = (record.last(measure) for record in self.seeds(cell, seeds))
+        return Sample(tuple(value for value in found if value is not None))
+
+    def add(self, runs: Iterable[Run], folder: Path) -> None:
+        """Take up finished runs, and write the file; those that it has already stay as they are."""
+        new = {run.spec.hash: run for run in runs}
+        rows = [row for name, record in self._found.items() for row in record.rows]
+        rows += [row for name, run in new.items() if name not in self._found for row in _rows(run)]
+        order = sorted(rows, key=lambda row: (row["data"], row["noise"], row["loss"], row["run"], row["epoch"]))
+        write_table(folder / FILE, order)
+        self._found = Records.read(self.scale, folder)._found
+
+
+def _rows(run: Run) -> list[dict[str, Any]]:
+    spec, histograms = run.spec, run.arrays("histograms")
+    named = {"run": spec.hash, "data": spec.data, "noise": spec.noise, "loss": spec.loss_name, "seed": spec.seed}
+    return [
+        {**named, "epoch": row["epoch"], **{key: _rounded(row[key]) for key in MEASURES},
+         SEPARATION: _rounded(_separation(histograms["clean"][place], histograms["noisy"][place]))}
+        for place, row in enumerate(run.metrics)
+    ]  # fmt: skip
+
+
+def _separation(clean: np.ndarray[Any, Any], noisy: np.ndarray[Any, Any]) -> float | None:
+    """From histograms; two in one bin count half."""
+    if not clean.sum() or not noisy.sum():
+        return None
+    below = np.cumsum(noisy) - noisy / 2
+    return float((clean * below).sum() / (clean.sum() * noisy.sum()))
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else float(f"{value:.{DIGITS}g}")
+
+
+def _value(key: str, text: str) -> Any:
+    if key in ("run", "data", "noise", "loss"):
+        return text
+    return int(text) if key in ("seed", "epoch") else float(text) if text else None
