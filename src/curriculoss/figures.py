@@ -55,18 +55,18 @@ def weight_over_initial_margins(
     starts = {k: _start(k) if initial_margins is None else initial_margins.detach().cpu() for k in counts}
     figure = Figure(figsize=(7.2 + (1.4 if len(curricula) > 1 else 0), 4.2), layout="constrained", dpi=150)
     axes = figure.add_subplot()
-    margin = _range(curricula.values(), starts.values())
+    margin = margin_range(curricula.values(), starts.values())
     many = len(curricula) > 1
     caption = ("K = {}" if len(starts) > 1 else None) if many else "initial margins\nK = {}"
-    _draw_starts(axes, starts, margin, caption=caption, avoid=curricula.values())
+    draw_starts(axes, starts, margin, caption=caption, avoid=curricula.values())
     for curriculum, colour in zip(curricula.values(), cycle(COLOURS), strict=False):
-        _draw_curve(axes, margin, curriculum, starts, colour)
+        draw_curve(axes, margin, curriculum, starts, colour)
     if many:
         _draw_key(axes, curricula, starts)
     else:
         _label_curve(axes, *next(iter(curricula.items())), starts)
     axes.set_xlim(float(margin[0]), float(margin[-1]))
-    _unit_height(axes)
+    unit_height(axes)
     axes.set_xlabel("margin Δ")
     axes.set_ylabel("weight w(Δ), peak = 1")
     axes.set_title(title or "", loc="left", color=INK, pad=12)
@@ -77,7 +77,7 @@ def all_curricula(num_classes: Sequence[int] = (10, 100), *, columns: int = 3) -
     """Every registered curriculum in the paper's settings, over the initial margins of each number of classes."""
     panels = _paper_curricula()
     starts = {k: _start(k) for k in num_classes}
-    margin = _range((c for panel in panels.values() for c in panel), starts.values())
+    margin = margin_range((c for panel in panels.values() for c in panel), starts.values())
     rows = -(-len(panels) // columns)
     figure = Figure(figsize=(10, 2.7 * rows + 0.8), dpi=150)
     figure.set_layout_engine("constrained", h_pad=0.08)
@@ -88,15 +88,15 @@ def all_curricula(num_classes: Sequence[int] = (10, 100), *, columns: int = 3) -
             axes.set_visible(False)
             continue
         name, curricula = panel
-        _draw_starts(axes, starts, margin, caption=None if i else "K = {}", avoid=curricula)
+        draw_starts(axes, starts, margin, caption=None if i else "K = {}", avoid=curricula)
         for j, curriculum in enumerate(curricula):
-            _draw_curve(axes, margin, curriculum, starts, COLOURS[j])
+            draw_curve(axes, margin, curriculum, starts, COLOURS[j])
             settings = describe(curriculum).partition("(")[2].rstrip(")")
             line = (settings and settings + ":  ") + " → ".join(_means(curriculum, starts))
             write(axes, line, (0, 1), (0, 5 + 11 * (len(curricula) - 1 - j)), color=COLOURS[j], fontsize=8)
         axes.set_title(name.upper(), loc="left", color=INK, weight="bold", pad=9 + 11 * len(curricula), fontsize=10)
         axes.set_xlim(float(margin[0]), float(margin[-1]))
-        _unit_height(axes)
+        unit_height(axes)
         axes.tick_params(labelbottom=i + columns >= len(panels))
     figure.supxlabel("margin Δ", color=INK, fontsize=10)
     figure.supylabel("weight w(Δ), peak = 1", color=INK, fontsize=10)
@@ -126,7 +126,7 @@ def empirical_weight(
     top = float(weight[weight.isfinite()].max())
     if initial_margins is not None:
         span = torch.stack([margin.min(), margin.max(), initial_margins.min(), initial_margins.max()])
-        _draw_starts(axes, {0: initial_margins}, span, height=top, caption="initial margins")
+        draw_starts(axes, {0: initial_margins}, span, height=top, caption="initial margins")
     if decomposition.standard_form:
         axes.scatter(margin.tolist(), weight.tolist(), s=9, color=COLOURS[0], linewidths=0)
         said = "standard form: the weight is a function of the margin"
@@ -206,7 +206,7 @@ def chosen_epochs(count: int, most: int = 9) -> list[int]:
 def margin_ridges(history: MarginHistory, *, span: tuple[float, float] | None = None, most: int = 9) -> Figure:
     """Distributions of margins over the epochs, downwards, each scaled to its peak, and the weight over them."""
     figure = Figure(figsize=(3.0, 3.5), layout="constrained", dpi=150)
-    _draw_ridges(figure.add_subplot(), history, span, most)
+    draw_ridges(figure.add_subplot(), history, span, most)
     return figure
 
 
@@ -220,7 +220,7 @@ def dynamics(histories: Mapping[str, MarginHistory], *, most: int = 9) -> Figure
     span = min(low for low, _ in spans), max(high for _, high in spans)
     grid = figure.subplots(1, len(histories), squeeze=False)
     for axes, (name, history) in zip(grid.flat, histories.items(), strict=True):
-        _draw_ridges(axes, history, span, most)
+        draw_ridges(axes, history, span, most)
         axes.set_title(name, loc="left", color=INK, weight="bold", fontsize=11, pad=22, parse_math=False)
         if history.test_accuracy is not None:
             write(axes, f"test accuracy {history.test_accuracy:.1f} %", (0, 1), (0, 8))
@@ -235,7 +235,8 @@ def dynamics(histories: Mapping[str, MarginHistory], *, most: int = 9) -> Figure
     return figure
 
 
-def _draw_ridges(axes: Axes, history: MarginHistory, span: tuple[float, float] | None, most: int) -> None:
+def draw_ridges(axes: Axes, history: MarginHistory, span: tuple[float, float] | None, most: int) -> None:
+    """What `margin_ridges` shows, on axes of the caller's."""
     shown = chosen_epochs(history.epochs, most)
     low, high = span or history.span(shown)
     low, high = min(low, -4.0), max(high, 4.0)
@@ -276,14 +277,14 @@ def _means(curriculum: Curriculum, starts: Mapping[int, Tensor]) -> list[str]:
     return [f"{mean_initial_weight(curriculum, initial_margins=start):#.2g}" for start in starts.values()]
 
 
-def _range(curricula: Iterable[Curriculum], starts: Iterable[Tensor]) -> Tensor:
+def margin_range(curricula: Iterable[Curriculum], starts: Iterable[Tensor]) -> Tensor:
     """Margins that hold the starts and the peaks; a peak far out, or at −∞, is left out."""
     peaks = [c.peak.margin for c in curricula if abs(c.peak.margin) < 15]
     low = min([-6.0, *(float(m.min()) - 0.5 for m in starts), *(x - 4 for x in peaks)])
     return torch.linspace(low, max([5.0, *(x + 4 for x in peaks)]), 500, dtype=torch.float64)
 
 
-def _draw_starts(
+def draw_starts(
     axes: Axes,
     starts: Mapping[int, Tensor],
     margin: Tensor,
@@ -312,10 +313,13 @@ def _draw_starts(
             write(axes, caption.format(f"{k:,}"), (float(mean), top), (0, 3), data=True, **how)
 
 
-def _draw_curve(axes: Axes, margin: Tensor, curriculum: Curriculum, starts: Mapping[int, Tensor], colour: str) -> None:
+def draw_curve(
+    axes: Axes, margin: Tensor, curriculum: Curriculum, starts: Mapping[int, Tensor], colour: str, **how: Any
+) -> None:
     """The curve with unit peak, and a point where the mean initial margin meets the mean initial weight."""
     height = curriculum.weight(margin) / curriculum.peak.weight
-    axes.plot(margin.tolist(), height.tolist(), color=colour, linewidth=2, solid_capstyle="round", zorder=3)
+    how = {"linewidth": 2, "solid_capstyle": "round", "zorder": 3, **how}
+    axes.plot(margin.tolist(), height.tolist(), color=colour, **how)
     for start in starts.values():
         mean = mean_initial_weight(curriculum, initial_margins=start)
         axes.plot(float(start.mean()), mean, "o", color=colour, markersize=7, markeredgecolor="white", zorder=4)
@@ -370,7 +374,8 @@ def write(
     axes.annotate(text, at, offset, textcoords="offset points", annotation_clip=False, **how)
 
 
-def _unit_height(axes: Axes) -> None:
+def unit_height(axes: Axes) -> None:
+    """For weights with peak 1."""
     axes.set_ylim(0, 1.06)
     axes.set_yticks([0, 0.5, 1])
     strip(axes)

@@ -89,6 +89,9 @@ class Records:
     def __contains__(self, spec_hash: str) -> bool:
         return spec_hash in self._found
 
+    def __getitem__(self, spec_hash: str) -> Record:
+        return self._found[spec_hash]
+
     def of(self, cell: Cell, seed: int = 0) -> Record | None:
         return self._found.get(self.scale.spec(cell, seed).hash)
 

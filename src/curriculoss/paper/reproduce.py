@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from curriculoss.curricula.registry import suggestion
+from curriculoss.paper import page
 from curriculoss.paper.artefacts import Artefact
 from curriculoss.paper.records import Records
 from curriculoss.paper.settings import SCALES, Scale
@@ -84,7 +85,8 @@ class Plan:
     def make(self, *, data_dir: Path | str | None = None) -> Made:
         """Write the artefact's files from what is known, which may be less than all."""
         records = self.take_up()
-        return MAKERS[self.artefact.kind](self, records, data_dir)
+        made = MAKERS[self.artefact.kind](self, records, data_dir)
+        return Made(made.text, [*made.files, page.write(self.folder, self.scale)])
 
 
 @dataclass(frozen=True)
@@ -117,7 +119,7 @@ def _make_figure(plan: Plan, records: Records, data_dir: Path | str | None) -> M
 def _make_claims(plan: Plan, records: Records, data_dir: Path | str | None) -> Made:
     from curriculoss.paper import claims
 
-    verdicts = claims.test_all(records, folder=plan.folder, data_dir=data_dir)
+    verdicts = claims.test_all(records, folder=plan.folder, data_dir=data_dir, seeds=plan.wanted_seeds)
     return Made(claims.text(verdicts), claims.write(verdicts, plan.folder))
 
 

@@ -148,8 +148,8 @@ def _paper() -> Scale:
 def _cpu() -> Scale:
     """Real data and narrow networks, for two cores. What is memorised in 100 epochs takes a few if images are not
     augmented, and steps are many if batches are small; the learning rate is that of the paper for its batch of 128."""
-    narrow = {"network": "cnn8", "width": 0.125, "subset": 10_000, "epochs": 10, "batch_size": 32, "learning_rate": 0.03,
-              "augment": "none", "test_every": 5}  # fmt: skip
+    narrow = {"network": "cnn8", "width": 0.125, "subset": 10_000, "epochs": 10, "batch_size": 32,
+              "learning_rate": 0.03, "augment": "none", "test_every": 5}  # fmt: skip
     return Scale(
         "cpu",
         {

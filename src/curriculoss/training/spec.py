@@ -11,6 +11,7 @@ import tomllib
 import types
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
@@ -191,7 +192,7 @@ class RunSpec:
 
 def _coerce(spec: RunSpec) -> None:
     """Check every field's type, and bring what fits to the declared one, so that equal means equal."""
-    hints = get_type_hints(RunSpec)
+    hints = _hints()
     for each in dataclasses.fields(spec):
         value = getattr(spec, each.name)
         kinds = [hints[each.name]]
@@ -205,6 +206,11 @@ def _coerce(spec: RunSpec) -> None:
         else:
             words = " or ".join("nothing" if kind is type(None) else getattr(kind, "__name__", "?") for kind in kinds)
             raise ValueError(f"{each.name} expects {words}, got {value!r}")
+
+
+@cache
+def _hints() -> dict[str, Any]:
+    return get_type_hints(RunSpec)
 
 
 def _fit(value: Any, kind: Any) -> Any:

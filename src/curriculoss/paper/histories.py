@@ -1,0 +1,44 @@
+"""Histograms of margins over the epochs, taken from runs into one small file, as runs themselves are not kept."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import numpy as np
+
+from curriculoss.figures import Array
+from curriculoss.training.store import Run, write_arrays
+
+FILE = "margin-histograms.npz"
+KINDS = ("clean", "noisy")
+
+
+class Histories:
+    """By the hash of the spec: how many samples had which margin, one row an epoch, for each of KINDS."""
+
+    def __init__(self, folder: Path) -> None:
+        self._file = folder / FILE
+        self._arrays: dict[str, Array] = {}
+        if self._file.exists():
+            with np.load(self._file, allow_pickle=False) as found:
+                self._arrays = {name: found[name] for name in found.files}
+
+    @property
+    def edges(self) -> Array:
+        return self._arrays["edges"]
+
+    def of(self, spec_hash: str) -> dict[str, Array] | None:
+        if f"{spec_hash}-{KINDS[0]}" not in self._arrays:
+            return None
+        return {kind: self._arrays[f"{spec_hash}-{kind}"] for kind in KINDS}
+
+    def take_up(self, runs: Iterable[Run]) -> None:
+        """Those of finished runs that are not there yet; the file is written if there are any."""
+        new = [run for run in runs if run.finished and self.of(run.spec.hash) is None]
+        for run in new:
+            found = run.arrays("histograms")
+            self._arrays["edges"] = found["edges"]
+            self._arrays |= {f"{run.spec.hash}-{kind}": found[kind].astype(np.int32) for kind in KINDS}
+        if new:
+            write_arrays(self._file, dict(sorted(self._arrays.items())))
