@@ -110,7 +110,7 @@ class Batch:
 
         With `mean`, the shares v of the classes that exist are made to sum to 1.
         """
-        index, ignored = class_index(self.label, self.logits.shape[1], self.ignore_index)
+        index, ignored = class_index(self.label.unsqueeze(1), self.logits.shape[1], self.ignore_index)
         by_class = share if self.class_weight is None or not weighted else share * self.class_weight.to(share.dtype)
         gap, total, *missing = call(_Gap, self.logits, index, by_class)
         gap, total = gap.squeeze(1), total.squeeze(1)

@@ -82,7 +82,7 @@ class _LinearSoftMargin(Function):
     def forward(
         hidden: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor, ignore_index: int
     ) -> tuple[Tensor, ...]:
-        index, ignored = class_index(target, len(weight), ignore_index)
+        index, ignored = class_index(target.unsqueeze(1), len(weight), ignore_index)
         dtype = accurate(hidden.dtype)
         slices = _blocks(hidden, weight)
         outputs = read(lambda rows: F.linear(hidden[rows], weight, bias).to(dtype), slices, index, ignored)
@@ -97,16 +97,16 @@ class _LinearSoftMargin(Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor, *_: Any) -> tuple[Any, ...]:
-        hidden, weight, bias, target, margin, *constants = ctx.saved_tensors
+        hidden, weight, bias, target, margin, top, total, *rest = ctx.saved_tensors
         needed = ctx.needs_input_grad[:3]
         if torch.is_grad_enabled():  # the gradient is to be differentiated: with all logits at once
             again = soft_margin(F.linear(hidden, weight, bias), target, ignore_index=ctx.ignore_index).unsqueeze(1)
             inputs = [x for x, wanted in zip((hidden, weight, bias), needed, strict=True) if wanted]
             grads = iter(torch.autograd.grad(again, inputs, grad, create_graph=True))
             return *(next(grads) if wanted else None for wanted in needed), None, None
-        fall = margin_fall(ctx, margin, constants[2] if len(constants) > 2 else None, grad, ())
+        fall = margin_fall(ctx, margin, rest, grad, None)
         assert fall is not None  # it is only for a margin that nobody asked the gradient of
-        direction = Direction(fall, target, *constants)
+        direction = Direction(fall, target.unsqueeze(1), top, total, *rest)
         dtype = direction.top.dtype
         to_hidden = torch.empty_like(hidden) if needed[0] else None
         to_weight = torch.zeros_like(weight, dtype=dtype) if needed[1] else None

@@ -47,7 +47,7 @@ class RobustLoss(nn.Module):
         self.register_buffer("class_weight", None if class_weight is None else _as_weights(class_weight))
 
     def __setattr__(self, name: str, value: Any) -> None:
-        """Checked and consistent also when it is changed between epochs: the scale follows the loss."""
+        """Checked and consistent also when it is changed between epochs: what is worked out once follows the loss."""
         if name == "loss" and not isinstance(value, Curriculum | Regularized):
             raise TypeError(f"RobustLoss expects a loss such as MAE() or get('mae'), got {value!r}")
         if name == "reduction" and value not in REDUCTIONS:
@@ -57,6 +57,7 @@ class RobustLoss(nn.Module):
         super().__setattr__(name, value)
         if name in ("loss", "normalize") and "loss" in self.__dict__:
             self.scale = 1 / self.loss.unit_weight if self.normalize else 1.0
+            self._curriculum = self.loss if isinstance(self.loss, Curriculum) else None
 
     def extra_repr(self) -> str:
         text = f"{self.loss}, reduction={self.reduction!r}, normalize={self.normalize}"
@@ -65,16 +66,24 @@ class RobustLoss(nn.Module):
         return text if self.class_weight is None else f"{text}, class_weight of {len(self.class_weight)} classes"
 
     def forward(self, logits: Tensor, target: Tensor) -> Tensor:
-        self._check(logits, target)
+        soft = isinstance(target, Tensor) and target.is_floating_point()
+        if soft:
+            self._check_probabilities(logits, target)
+        else:
+            check_logits(logits, target, "RobustLoss")
+        class_weight = self.class_weight
+        if class_weight is not None:
+            self._check_classes(logits.shape[min(1, logits.dim() - 1)])
         if logits.dim() == 1:
             value: Tensor = self(logits.unsqueeze(0), target.unsqueeze(0))
             return value.squeeze(0) if self.reduction == "none" else value
-        if isinstance(self.loss, Curriculum) and self.class_weight is None and not target.is_floating_point():
+        curriculum = self._curriculum
+        if curriculum is not None and class_weight is None and not soft:
             value = standard_loss(
-                logits, target, self.loss, scale=self.scale, ignore_index=self.ignore_index, reduction=self.reduction
+                logits, target, curriculum, scale=self.scale, ignore_index=self.ignore_index, reduction=self.reduction
             )
         else:
-            batch = Batch(logits, target, self.class_weight, self.ignore_index)
+            batch = Batch(logits, target, class_weight, self.ignore_index)
             value = self._reduced(self.loss.of(batch) * self.scale, target)
         return _in_dtype_of(logits, value)
 
@@ -98,20 +107,16 @@ class RobustLoss(nn.Module):
             total = total / weight_of(target, self.class_weight, self.ignore_index, total.dtype).sum()
         return total.to(value.dtype)
 
-    def _check(self, logits: Tensor, target: Tensor) -> None:
-        if isinstance(target, Tensor) and target.is_floating_point():
-            if not isinstance(logits, Tensor) or target.shape != logits.shape or not logits.dim():
-                raise ValueError(
-                    "RobustLoss expects int64 class indices, or probabilities in the shape of the logits, as target, "
-                    f"got {kind(logits)} logits {_size(logits)} and {kind(target)} target {_size(target)}"
-                )
-            if self.ignore_index >= 0:
-                raise ValueError(f"probabilities know no ignored class, got ignore_index={self.ignore_index}")
-            label = logits.new_zeros(logits.shape[:1] + logits.shape[2:] if logits.dim() > 1 else (), dtype=torch.int64)
-            check_logits(logits, label, "RobustLoss")
-        else:
-            check_logits(logits, target, "RobustLoss")
-        self._check_classes(logits.shape[min(1, logits.dim() - 1)])
+    def _check_probabilities(self, logits: Tensor, target: Tensor) -> None:
+        if not isinstance(logits, Tensor) or target.shape != logits.shape or not logits.dim():
+            raise ValueError(
+                "RobustLoss expects int64 class indices, or probabilities in the shape of the logits, as target, "
+                f"got {kind(logits)} logits {_size(logits)} and {kind(target)} target {_size(target)}"
+            )
+        if self.ignore_index >= 0:
+            raise ValueError(f"probabilities know no ignored class, got ignore_index={self.ignore_index}")
+        label = logits.new_zeros(logits.shape[:1] + logits.shape[2:] if logits.dim() > 1 else (), dtype=torch.int64)
+        check_logits(logits, label, "RobustLoss")
 
     def _check_classes(self, num_classes: int) -> None:
         if self.class_weight is not None and len(self.class_weight) != num_classes:

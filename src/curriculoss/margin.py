@@ -5,9 +5,9 @@ With `top` the largest other logit and `total` = Σ_{i≠y} exp(s_i − top),
     Δ_y = (s_y − top) − log total,        ∂Δ_y/∂s_y = 1,        ∂Δ_y/∂s_i = −exp(s_i − top)/total.
 
 Leaving the label out of the sum, rather than subtracting it afterwards, is what keeps large margins exact. A batch that
-fits a block keeps −∇Δ for backward in place of its logits. A larger one is walked in blocks of
-rows, keeps `top` and `total`, and computes the exponentials again; linear.py makes the blocks of that walk from the
-last linear layer, so that the logits are never stored at all.
+fits a block keeps exp(s_i − top) for backward in place of its logits. A larger one is walked in blocks of rows, keeps
+`top` and `total`, and computes the exponentials again; linear.py makes the blocks of that walk from the last linear
+layer, so that the logits are never stored at all.
 """
 
 from __future__ import annotations
@@ -24,11 +24,14 @@ from torch.autograd import Function
 # Few large blocks: small ones drown in thread start-up, most of all beside another busy process.
 BLOCK = 2**20  # numbers in a block; it should stay in the cache
 
+# Of the dtypes that we compute in. It stands in the label's place: where all is masked, -inf − -inf would be NaN.
+LOWEST = {dtype: torch.finfo(dtype).min for dtype in (torch.float32, torch.float64)}
+
 
 class Shape(Protocol):
-    """What `standard_loss` needs of a curriculum: l(Δ), never differentiated, and w(Δ) = −l'(Δ), which may be."""
+    """What `standard_loss` needs of a curriculum: scale·l(Δ) and scale·w(Δ) together, and w(Δ) to be differentiated."""
 
-    def _loss(self, margin: Tensor) -> Tensor: ...
+    def _loss_and_weight(self, margin: Tensor, scale: float) -> tuple[Tensor, Tensor]: ...
     def _weight(self, margin: Tensor) -> Tensor: ...
 
 
@@ -61,12 +64,12 @@ def standard_loss(
 
     Ignored samples count 0, and not at all in the "mean".
     """
-    if reduction != "none" and not transformed():
+    if reduction == "none":
+        return _apply(logits, target, ignore_index, shape, scale, reduction)[-1].squeeze(1)
+    if not transformed():
         return _apply(logits, target, ignore_index, shape, scale, reduction)[-1]
     # Mapped samples must not be reduced together, so here that is a step of its own.
     value = _apply(logits, target, ignore_index, shape, scale, "none")[-1].squeeze(1)
-    if reduction == "none":
-        return value
     return value.sum() if reduction == "sum" else wide(value).sum().div((target != ignore_index).sum()).to(value.dtype)
 
 
@@ -88,7 +91,8 @@ def check_logits(logits: Tensor, target: Tensor, caller: str) -> None:
         raise TypeError(f"{caller} expects floating-point logits, got {kind(logits)}")
     check_target(target, caller)
     shape = logits.shape
-    if not shape or target.shape != (shape[:1] + shape[2:] if len(shape) > 1 else ()):
+    num_samples, num_classes, *axes = shape if len(shape) > 1 else (0, *shape, 0)
+    if not shape or target.shape != ((num_samples, *axes) if len(shape) > 1 else ()):
         raise ValueError(
             f"{caller} expects logits (N, K), (N, K, d1, ...) or (K,) and a target of that shape without K, "
             f"got logits {tuple(shape)} and target {tuple(target.shape)}"
@@ -96,7 +100,7 @@ def check_logits(logits: Tensor, target: Tensor, caller: str) -> None:
         )
     if logits.device != target.device:
         raise ValueError(f"{caller} expects logits and target on one device, got {logits.device} and {target.device}")
-    check_num_classes(shape[1] if len(shape) > 1 else shape[0])
+    check_num_classes(num_classes)
 
 
 def check_target(target: Tensor, caller: str) -> None:
@@ -134,43 +138,42 @@ def autocast(tensor: Tensor) -> bool:
 
 def wide(margin: Tensor) -> Tensor:
     """Float64 where the device has it: q·α·Δ rounded in float32 would already cost exp(q·α·Δ) five digits."""
-    return margin.float() if margin.device.type == "mps" else margin.double()
+    return margin.float() if margin.is_mps else margin.double()
 
 
 def accurate(dtype: torch.dtype) -> torch.dtype:
     """The dtype to compute in: float32 for half precisions, otherwise the dtype itself."""
-    return torch.promote_types(dtype, torch.float32)
+    return dtype if dtype in LOWEST else torch.float32
 
 
-def class_index(target: Tensor, num_classes: int, ignore_index: int) -> tuple[Tensor, Tensor | None]:
-    """The label to gather with (0 for ignored samples) and the mask of ignored samples, both with K's axis.
+def class_index(index: Tensor, num_classes: int, ignore_index: int) -> tuple[Tensor, Tensor | None]:
+    """The label to gather with (0 for ignored samples) and the mask of ignored samples.
 
-    On a CPU the target is looked at: its range is checked, and the mask is None if nothing is ignored.
+    On a CPU the labels are looked at: their range is checked, and the mask is None if nothing is ignored.
     Elsewhere that would mean waiting for the device, and under a transform it is not possible.
     """
-    if target.device.type == "cpu" and target.numel() and not transformed():
-        low, high = map(int, torch.aminmax(target))
+    if index.is_cpu and index.numel() and not transformed():
+        low, high = map(int, torch.aminmax(index))
         if 0 <= low and high < num_classes and not low <= ignore_index <= high:
-            return target.unsqueeze(1), None
-        wrong = target[((target < 0) | (target >= num_classes)) & (target != ignore_index)]
+            return index, None
+        wrong = index[((index < 0) | (index >= num_classes)) & (index != ignore_index)]
         if wrong.numel():
             raise ValueError(
                 f"expected class indices from 0 to {num_classes - 1} (or ignore_index={ignore_index}) as target, "
                 f"got {int(wrong[0])}"
             )
-    ignored = target == ignore_index
-    return target.masked_fill(ignored, 0).unsqueeze(1), ignored.unsqueeze(1)
+    ignored = index == ignore_index
+    return index.masked_fill(ignored, 0), ignored
 
 
-def _labels(logits: Tensor, target: Tensor, ignore_index: int) -> tuple[Tensor, Tensor, Tensor | None]:
+def _labels(logits: Tensor, index: Tensor, ignore_index: int) -> tuple[Tensor, Tensor, Tensor | None]:
     """The logits of the labels, where they are, and the mask of ignored samples."""
-    if logits.device.type == "cpu" and not 0 <= ignore_index < logits.shape[1] and not transformed():
-        index = target.unsqueeze(1)
+    if logits.is_cpu and not 0 <= ignore_index < logits.shape[1] and not transformed():
         try:  # the kernel looks at every index: if all are classes, none is ignored and there is nothing to check
             return logits.gather(1, index), index, None
         except RuntimeError:  # some are not
             pass
-    index, ignored = class_index(target, logits.shape[1], ignore_index)
+    index, ignored = class_index(index, logits.shape[1], ignore_index)
     return logits.gather(1, index), index, ignored
 
 
@@ -186,17 +189,16 @@ def walk(rows: int, numbers: int, block: int) -> Iterator[slice]:
         yield slice(start, min(rows, start + size))
 
 
-def _others(block: Tensor, index: Tensor) -> tuple[Tensor, Tensor]:
-    """`top` and `total`; the block of logits becomes exp(s_i − top)."""
-    # The lowest number counts as nothing in the label's place, and where all is masked -inf − -inf would be NaN.
-    top = block.scatter_(1, index, torch.finfo(block.dtype).min).amax(1, keepdim=True)
+def _others(block: Tensor) -> tuple[Tensor, Tensor]:
+    """`top` and `total`; the block of logits, the lowest number in the label's place, becomes exp(s_i − top)."""
+    top = block.amax(1, keepdim=True)
     return top, exp_(block.sub_(top)).sum(1, keepdim=True)
 
 
 def _margin(label: Tensor, top: Tensor, total: Tensor, ignored: Tensor | None, exact: bool = True) -> Tensor:
     """Uses up `label`, the logits of the labels. Unless `exact`, 3e38 may stand for +inf, which is one to any loss."""
     if exact:
-        total = total.masked_fill(top == torch.finfo(top.dtype).min, 0.0)
+        total = total.masked_fill(top == LOWEST[top.dtype], 0.0)
     margin = label.sub_(top).sub_(total.log())
     return margin if ignored is None else margin.masked_fill_(ignored, 0.0)
 
@@ -207,91 +209,102 @@ def _apply(
     """The margin first and, given a shape, the losses or their total last."""
     keep = logits.numel() <= BLOCK and logits.dtype == accurate(logits.dtype)
     function = _SoftMargin if keep or transformed() else _WalkedSoftMargin
-    outputs: tuple[Tensor, ...] = call(function, logits, target, ignore_index, shape, scale, reduction)
+    outputs: tuple[Tensor, ...] = call(function, logits, target.unsqueeze(1), ignore_index, shape, scale, reduction)
     return outputs
 
 
 def with_losses(
     outputs: tuple[Tensor, ...], ignored: Tensor | None, shape: Shape | None, scale: float, reduction: str
 ) -> tuple[Tensor, ...]:
-    """What a forward returns: the outputs so far, the mask of ignored samples if there is one, what `shape` adds. The
-    margin is the first, and with a shape in float64, as the losses and later the weights are computed."""
+    """What a forward returns: the outputs so far, the margin first, then the mask of ignored samples if there is one,
+    then with a shape the slopes −∂loss/∂Δ and the losses. These come from Δ in float64, and so does then the margin."""
     if ignored is not None:
         outputs = *outputs, ignored
     if shape is None:
         return outputs
     narrow, *others = outputs
     margin = wide(narrow)
-    value = shape._loss(margin)
-    if ignored is not None:
-        value.masked_fill_(ignored, 0.0)
-    if reduction != "none":
-        value = value.sum()
-    return margin, *others, value.mul_(_share(margin, ignored, scale, reduction)).to(narrow.dtype)
-
-
-def _share(margin: Tensor, ignored: Tensor | None, scale: float, reduction: str) -> Tensor | float:
-    """What each loss is multiplied by on its way into the result."""
-    if reduction != "mean":
-        return scale
+    divisor = _divisor(margin, ignored, reduction)
     if ignored is None:
-        return scale / margin.numel() if margin.numel() else math.nan
-    return scale / wide(ignored.logical_not().sum())
+        value, slope = shape._loss_and_weight(margin, scale / divisor)
+    else:
+        value, slope = shape._loss_and_weight(margin, scale)
+        value, slope = value.masked_fill(ignored, 0.0) / divisor, slope / divisor
+    if reduction != "none":  # the mean of no numbers is NaN, not the sum of none
+        value = value.sum() if reduction == "sum" or value.numel() else value.mean()
+    return margin, *others, slope.type_as(narrow), value.type_as(narrow)
 
 
-def margin_fall(
-    ctx: Any, margin: Tensor, ignored: Tensor | None, to_margin: Any, rest: tuple[Any, ...]
-) -> Tensor | None:
-    """Minus the gradient of the margin, with K's axis: what comes to it directly, and through the losses."""
+def _divisor(margin: Tensor, ignored: Tensor | None, reduction: str) -> Any:
+    """What the sum of the losses is divided by; a tensor if there are samples to be ignored."""
+    if reduction != "mean":
+        return 1.0
+    return (margin.numel() or math.nan) if ignored is None else wide(ignored.logical_not().sum())
+
+
+def margin_fall(ctx: Any, margin: Tensor, rest: list[Tensor], to_margin: Any, to_loss: Any) -> Tensor | None:
+    """Minus the gradient of the margin, with K's axis: what comes to it directly, and through the losses. `rest` is
+    what `with_losses` has added to the outputs, but for the losses."""
     fall: Tensor | None = None
+    ignored = mask_in(ctx, rest)
     if to_margin is not None:  # Δ = +inf means that there is no other class, and no logit changes that
         fall = -to_margin.masked_fill(margin == math.inf, 0.0)
-    if ctx.shape and rest[-1] is not None:
-        share = _share(margin, ignored, ctx.scale, ctx.reduction)
-        through = ctx.shape._weight(margin) * rest[-1] * share
-        fall = through if fall is None else fall + through
+    if ctx.shape and to_loss is not None:
+        slope = rest[-1]
+        if torch.is_grad_enabled():  # it is to be differentiated: with how it follows from the margin
+            slope = ctx.shape._weight(margin) * (ctx.scale / _divisor(margin, ignored, ctx.reduction))
+        fall = slope * to_loss if fall is None else fall + slope * to_loss
     return fall if ignored is None or fall is None else fall.masked_fill(ignored, 0.0)
 
 
+def mask_in(ctx: Any, rest: list[Tensor]) -> Tensor | None:
+    """The mask of ignored samples, if `with_losses` has added one."""
+    return rest[0] if len(rest) > (ctx.shape is not None) else None
+
+
 class _SoftMargin(Function):
-    """For a batch of one block. −∇Δ is an output too, so that what backward computes from it can be differentiated
-    again: with q_i = −∂Δ/∂s_i of the other classes, ∂q_i/∂s_j = q_i (𝟙(i=j) − q_j)."""
+    """For a batch of one block. exp(s_i − top) is an output too, so that what backward computes from it can be
+    differentiated again. It is only ever divided by `total`, and has all of the quotient's derivative, so that `total`
+    counts as a constant: with q_i = exp(s_i − top)/total of the other classes, ∂q_i/∂s_j = q_i (𝟙(i=j) − q_j)."""
 
     @staticmethod
     def forward(
-        logits: Tensor, target: Tensor, ignore_index: int, shape: Shape | None, scale: float, reduction: str
+        logits: Tensor, index: Tensor, ignore_index: int, shape: Shape | None, scale: float, reduction: str
     ) -> tuple[Tensor, ...]:
-        label, index, ignored = _labels(logits, target, ignore_index)
-        dtype = accurate(logits.dtype)
-        block = logits.to(dtype, copy=True)
-        top, total = _others(block, index)
-        margin = _margin(label.to(dtype), top, total, ignored, exact=shape is None)
-        descent = block.div_(total).scatter_(1, index, -1.0)
-        return with_losses((margin, descent), ignored, shape, scale, reduction)
+        if logits.dtype not in LOWEST:
+            logits = logits.float()
+        label, index, ignored = _labels(logits, index, ignore_index)
+        others = logits.scatter(1, index, LOWEST[logits.dtype])
+        top, total = _others(others)
+        margin = _margin(label, top, total, ignored, exact=shape is None)
+        return with_losses((margin, others, total), ignored, shape, scale, reduction)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Any, ...]) -> None:
-        logits, target, _, ctx.shape, ctx.scale, ctx.reduction = inputs
+        logits, index, _, ctx.shape, ctx.scale, ctx.reduction = inputs
         ctx.dtype = logits.dtype
-        margin, descent, *ignored = output[:-1] if ctx.shape else output
-        if ignored:
-            ctx.mark_non_differentiable(*ignored)
+        kept = output[:-1] if ctx.shape else output
+        ctx.mark_non_differentiable(*kept[2:])
         ctx.set_materialize_grads(False)
-        ctx.save_for_backward(target, margin, descent, *ignored)
+        ctx.save_for_backward(index, *kept)
 
     @staticmethod
-    def backward(ctx: Any, to_margin: Any, to_descent: Any, *rest: Any) -> tuple[Any, ...]:
-        target, margin, descent, *mask = ctx.saved_tensors
-        ignored = mask[0] if mask else None
-        fall = margin_fall(ctx, margin, ignored, to_margin, rest)
-        out = torch.zeros_like(descent) if fall is None else descent * fall.to(descent.dtype)
-        if to_descent is not None:  # of the label it is constant
-            index = target.unsqueeze(1) if ignored is None else target.unsqueeze(1).masked_fill(ignored, 0)
-            rest_of = descent * to_descent.scatter(1, index, 0.0)
-            out = out + (rest_of - descent * rest_of.sum(1, keepdim=True)).scatter(1, index, 0.0)
+    def backward(ctx: Any, to_margin: Any, to_others: Any, *to_rest: Any) -> tuple[Any, ...]:
+        index, margin, others, total, *rest = ctx.saved_tensors
+        fall, ignored = margin_fall(ctx, margin, rest, to_margin, to_rest[-1]), mask_in(ctx, rest)
+        index = index if ignored is None else index.masked_fill(ignored, 0)
+        if fall is None:
+            out = torch.zeros_like(others)
+        else:
+            fall = fall if fall.dtype == others.dtype else fall.to(others.dtype)
+            put = Tensor.scatter if transformed() else Tensor.scatter_  # in place it cannot be mapped
+            out = put(others * (fall / total), 1, index, -fall)
+        if to_others is not None:  # of the label it is constant
+            moved = others * to_others.scatter(1, index, 0.0)
+            out = out + (moved - others * (moved.sum(1, keepdim=True) / total)).scatter(1, index, 0.0)
         if ignored is not None:  # a NaN times zero is NaN, and padding may well be NaN
             out = out.masked_fill(ignored, 0.0)
-        return out.to(ctx.dtype), None, None, None, None, None
+        return out if out.dtype == ctx.dtype else out.to(ctx.dtype), None, None, None, None, None
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[Any, ...], *inputs: Any) -> tuple[Any, ...]:
@@ -315,7 +328,7 @@ def read(
     for rows in slices:
         block, labels = fill(rows), index[rows]
         label = block.gather(1, labels)
-        parts.append((label, *_others(block, labels)))
+        parts.append((label, *_others(block.scatter_(1, labels, LOWEST[block.dtype]))))
         del block  # before the next one is made
     label, top, total = (torch.cat(part) for part in zip(*parts, strict=True))
     return _margin(label, top, total, ignored), top, total
@@ -324,8 +337,7 @@ def read(
 class Direction:
     """Walk backward: ∇Δ times the incoming gradient, for any rows of which the logits are there."""
 
-    def __init__(self, fall: Tensor, target: Tensor, top: Tensor, total: Tensor, ignored: Tensor | None = None) -> None:
-        index = target.unsqueeze(1)
+    def __init__(self, fall: Tensor, index: Tensor, top: Tensor, total: Tensor, ignored: Tensor | None = None) -> None:
         self.index = index if ignored is None else index.masked_fill(ignored, 0)
         fall = fall.to(top.dtype)
         self.top, self.label, self.ignored = top, -fall, ignored
@@ -344,9 +356,9 @@ class _WalkedSoftMargin(Function):
 
     @staticmethod
     def forward(
-        logits: Tensor, target: Tensor, ignore_index: int, shape: Shape | None, scale: float, reduction: str
+        logits: Tensor, index: Tensor, ignore_index: int, shape: Shape | None, scale: float, reduction: str
     ) -> tuple[Tensor, ...]:
-        index, ignored = class_index(target, logits.shape[1], ignore_index)
+        index, ignored = class_index(index, logits.shape[1], ignore_index)
         dtype = accurate(logits.dtype)
         slices = walk(len(logits), logits.numel(), BLOCK)
         outputs = read(lambda rows: logits[rows].to(dtype, copy=True), slices, index, ignored)
@@ -354,23 +366,23 @@ class _WalkedSoftMargin(Function):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Any, ...]) -> None:
-        logits, target, ctx.ignore_index, ctx.shape, ctx.scale, ctx.reduction = inputs
-        margin, *constants = output[:-1] if ctx.shape else output
-        ctx.mark_non_differentiable(*constants)
+        logits, index, ctx.ignore_index, ctx.shape, ctx.scale, ctx.reduction = inputs
+        kept = output[:-1] if ctx.shape else output
+        ctx.mark_non_differentiable(*kept[1:])
         ctx.set_materialize_grads(False)
-        ctx.save_for_backward(logits, target, margin, *constants)
+        ctx.save_for_backward(logits, index, *kept)
 
     @staticmethod
-    def backward(ctx: Any, to_margin: Any, *rest: Any) -> tuple[Any, ...]:
-        logits, target, margin, *constants = ctx.saved_tensors
-        fall = margin_fall(ctx, margin, constants[2] if len(constants) > 2 else None, to_margin, rest)
+    def backward(ctx: Any, to_margin: Any, *to_rest: Any) -> tuple[Any, ...]:
+        logits, index, margin, top, total, *rest = ctx.saved_tensors
+        fall = margin_fall(ctx, margin, rest, to_margin, to_rest[-1])
         if fall is None:
             return None, None, None, None, None, None
         if torch.is_grad_enabled():  # the gradient is to be differentiated: as if the batch were one block
-            again = call(_SoftMargin, logits, target, ctx.ignore_index, None, 1.0, "none")[0]
+            again = call(_SoftMargin, logits, index, ctx.ignore_index, None, 1.0, "none")[0]
             grads = torch.autograd.grad(again, logits, -fall.to(again.dtype), create_graph=True)
             return *grads, None, None, None, None, None
-        direction, out = Direction(fall, target, *constants), torch.empty_like(logits)
+        direction, out = Direction(fall, index, top, total, mask_in(ctx, rest)), torch.empty_like(logits)
         for rows in walk(len(logits), logits.numel(), BLOCK):
             if out.dtype == direction.top.dtype:
                 direction.write(logits[rows], rows, out[rows])

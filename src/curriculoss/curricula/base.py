@@ -72,7 +72,7 @@ class _Loss(Function):
 class Curriculum(ABC):
     """A standard-form loss l(Δ) on the scale of its paper, and its weight w(Δ) = −l'(Δ) ≥ 0.
 
-    A family writes `_loss` and `_weight` as functions of a float64 margin that may be ±inf, its peak and its facts.
+    A family writes `_loss_and_weight`, functions of a float64 margin that may be ±inf, its peak and its facts.
     """
 
     formula: ClassVar[str]  # l and w as functions of p = σ(Δ), in Python's own notation
@@ -148,10 +148,15 @@ class Curriculum(ABC):
         return weight
 
     @abstractmethod
-    def _loss(self, margin: Tensor) -> Tensor: ...
+    def _loss_and_weight(self, margin: Tensor, scale: float = 1.0) -> tuple[Tensor, Tensor]:
+        """scale·l(Δ) and scale·w(Δ): a step of training wants both, and they have much in common."""
 
-    @abstractmethod
-    def _weight(self, margin: Tensor) -> Tensor: ...
+    def _loss(self, margin: Tensor) -> Tensor:
+        return self._loss_and_weight(margin)[0]
+
+    def _weight(self, margin: Tensor) -> Tensor:
+        """Alone, as it is differentiated; to be written where the loss would be costly."""
+        return self._loss_and_weight(margin)[1]
 
     @property
     @abstractmethod

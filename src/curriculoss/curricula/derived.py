@@ -30,8 +30,9 @@ class Scaled(Curriculum):
         check_number("Scaled", "alpha", self.alpha, "a finite alpha > 0", positive, SMALLEST)
         self._check_peak()
 
-    def _loss(self, margin: Tensor) -> Tensor:
-        return self.curriculum._loss(self.alpha * margin)
+    def _loss_and_weight(self, margin: Tensor, scale: float = 1.0) -> tuple[Tensor, Tensor]:
+        loss, weight = self.curriculum._loss_and_weight(self.alpha * margin, scale)
+        return loss, self.alpha * weight
 
     def _weight(self, margin: Tensor) -> Tensor:
         return self.alpha * self.curriculum._weight(self.alpha * margin)
@@ -60,8 +61,8 @@ class Shifted(Curriculum):
         check_curriculum("Shifted", self.curriculum)
         check_number("Shifted", "beta", self.beta, "a finite beta")
 
-    def _loss(self, margin: Tensor) -> Tensor:
-        return self.curriculum._loss(margin + self.beta)
+    def _loss_and_weight(self, margin: Tensor, scale: float = 1.0) -> tuple[Tensor, Tensor]:
+        return self.curriculum._loss_and_weight(margin + self.beta, scale)
 
     def _weight(self, margin: Tensor) -> Tensor:
         return self.curriculum._weight(margin + self.beta)
@@ -112,8 +113,8 @@ class Designed(Curriculum):
             raise ValueError("Designed expects a weight function that is not 0 everywhere")
         return integral
 
-    def _loss(self, margin: Tensor) -> Tensor:
-        return self._integral.above(margin)
+    def _loss_and_weight(self, margin: Tensor, scale: float = 1.0) -> tuple[Tensor, Tensor]:
+        return scale * self._integral.above(margin), scale * self._weight(margin)
 
     @cached_property
     def peak(self) -> Peak:

@@ -19,12 +19,6 @@ def _softplus(value: Tensor) -> Tensor:
     return F.softplus(value, threshold=40.0)
 
 
-def _bell(margin: Tensor, exponent: Tensor, factor: float) -> Tensor:
-    """p (1 − p) e^(factor·exponent), formed as one power of e: p alone may underflow where the product does not."""
-    far = margin.clamp(-1e5, 1e5)  # where all is 0; ±∞ would give ∞ − ∞
-    return far.sub(_softplus(far), alpha=2.0).add(exponent, alpha=factor).exp()
-
-
 def _split(margin: Tensor, loss: float, least: float) -> tuple[Tensor, Tensor | float]:
     """The margin as near + rest with e^(−rest) = tail, for losses that fall like e^(−Δ) beyond 300, so that nothing on
     the way underflows before the loss does. Given are the loss and the least of what is on the way as multiples of
@@ -32,6 +26,15 @@ def _split(margin: Tensor, loss: float, least: float) -> tuple[Tensor, Tensor | 
     if loss < 3 and least > 1e-3 * loss:
         return margin, 1.0
     return margin.clamp(max=300.0), (300.0 - margin.clamp(min=300.0)).exp()
+
+
+def _bell(
+    other: Tensor, c: Tensor, exponent: Tensor, factor: float, constant: float, tail: Tensor | float = 1.0
+) -> Tensor:
+    """p (1 − p) e^(factor·exponent + constant)·tail, from −Δ and c = 1 − p. All but c and the tail is formed as one
+    power of e: p alone may underflow where that does not."""
+    weight = c / _softplus(other).sub(exponent, alpha=factor).sub(constant).exp()
+    return weight * tail if isinstance(tail, Tensor) else weight
 
 
 @register("ce")
@@ -49,11 +52,9 @@ class CE(Curriculum):
     max_noise_ratio = 0.0
     peak = Peak(-math.inf, 1.0)
 
-    def _loss(self, margin: Tensor) -> Tensor:
-        return _softplus(-margin)
-
-    def _weight(self, margin: Tensor) -> Tensor:
-        return torch.sigmoid(-margin)
+    def _loss_and_weight(self, margin: Tensor, scale: float = 1.0) -> tuple[Tensor, Tensor]:
+        other = -margin
+        return scale * _softplus(other), scale * torch.sigmoid(other)
 
 
 @register("fl")
@@ -78,15 +79,12 @@ class FL(Curriculum):
     def _valid(self) -> bool:
         return self.q > 0
 
-    def _loss(self, margin: Tensor) -> Tensor:
-        return (-self.q * _softplus(margin)).exp() * _softplus(-margin)
-
-    def _weight(self, margin: Tensor) -> Tensor:
-        # p underflows long before Δ = −1000: the clamp only keeps a masked label's Δ = −∞ from giving 0·∞.
+    def _loss_and_weight(self, margin: Tensor, scale: float = 1.0) -> tuple[Tensor, Tensor]:
         other = -margin
-        surprise = _softplus(other.clamp(max=1e3))
-        unsure = torch.addcmul(torch.sigmoid(other), torch.sigmoid(margin), surprise, value=self.q)
-        return (-self.q * _softplus(margin)).exp() * unsure
+        surprise, power = _softplus(other), scale * (-self.q * _softplus(margin)).exp()
+        # p underflows long before Δ = −1000: the clamp only keeps a masked label's Δ = −∞ from giving 0·∞.
+        hoped = torch.sigmoid(margin) * surprise.clamp(max=1e3)
+        return power * surprise, power * torch.sigmoid(other).add(hoped, alpha=self.q)
 
     @cached_property
     def peak(self) -> Peak:
@@ -121,11 +119,9 @@ class MAE(Curriculum):
     max_noise_ratio = 1.0
     peak = Peak(0.0, 0.25)
 
-    def _loss(self, margin: Tensor) -> Tensor:
-        return torch.sigmoid(-margin)
-
-    def _weight(self, margin: Tensor) -> Tensor:
-        return torch.sigmoid(margin) * torch.sigmoid(-margin)
+    def _loss_and_weight(self, margin: Tensor, scale: float = 1.0) -> tuple[Tensor, Tensor]:
+        c = scale * torch.sigmoid(-margin)
+        return c, torch.sigmoid(margin) * c
 
 
 RCE = MAE
@@ -157,15 +153,17 @@ class AUL(Curriculum):
     def _valid(self) -> bool:
         return self.a > 1 and self.q > 0
 
-    def _loss(self, margin: Tensor) -> Tensor:
-        least = min(1.0, self.q) / max(1.0, self.a - 1)
-        near, tail = _split(margin, float((self.a - 1) ** (self.q - 1)), least)
-        c = torch.sigmoid(-near)
-        ratio = torch.log1p(c / (self.a - 1))  # log of (a − p)/(a − 1)
-        return (self.a - 1 + c) ** self.q * torch.expm1(-self.q * ratio) * (tail * (-1 / self.q))
-
-    def _weight(self, margin: Tensor) -> Tensor:
-        return _bell(margin, torch.log(self.a - 1 + torch.sigmoid(-margin)), self.q - 1)
+    def _loss_and_weight(self, margin: Tensor, scale: float = 1.0) -> tuple[Tensor, Tensor]:
+        end, q = self.a - 1, self.q  # of a − p, as p → 1
+        near, tail = _split(margin, float(end ** (q - 1)), min(1.0, q) / max(1.0, end))
+        other = -near
+        c = torch.sigmoid(other)
+        ratio = torch.log1p(c * (1 / end))  # log of (a − p)/(a − 1)
+        if q * math.log(end) > -600 and q * math.log1p(1 / end) < 600:
+            loss = torch.expm1(q * ratio) * (tail * (scale * end**q / q))
+        else:  # a power of each would underflow and overflow, but not of both together
+            loss = (q * (ratio + math.log(end))).exp() * torch.expm1(-q * ratio) * (tail * (-scale / q))
+        return loss, _bell(other, c, ratio, q - 1, (q - 1) * math.log(end) + math.log(scale), tail)
 
     @cached_property
     def peak(self) -> Peak:
@@ -209,14 +207,16 @@ class AGCE(Curriculum):
     def _valid(self) -> bool:
         return self.a > 0 and self.q > 0
 
-    def _loss(self, margin: Tensor) -> Tensor:
-        steep = float((self.a + 1) ** self.q)
-        near, tail = _split(margin, steep / (self.a + 1), min(1.0, self.q) / (self.a + 1))
-        ratio = torch.log1p(torch.sigmoid(-near) / (self.a + torch.sigmoid(near)))  # log of (a + 1)/(a + p)
-        return torch.expm1(-self.q * ratio) * (tail * (steep / -self.q))
-
-    def _weight(self, margin: Tensor) -> Tensor:
-        return _bell(margin, torch.log(self.a + torch.sigmoid(margin)), self.q - 1)
+    def _loss_and_weight(self, margin: Tensor, scale: float = 1.0) -> tuple[Tensor, Tensor]:
+        end, q = self.a + 1, self.q  # of a + p, as p → 1
+        near, tail = _split(margin, float(end ** (q - 1)), min(1.0, q) / end)
+        other = -near
+        c = torch.sigmoid(other)
+        ratio = torch.log1p(c * (-1 / end))  # log of (a + p)/(a + 1)
+        if self.a < 1e-3 * max(1.0, q):  # then so may a + p be, which has lost too many digits in 1 − c/(a + 1)
+            ratio = -torch.log1p(c / (self.a + torch.sigmoid(near)))
+        loss = torch.expm1(q * ratio) * (tail * (scale * end**q / -q))
+        return loss, _bell(other, c, ratio, q - 1, (q - 1) * math.log(end) + math.log(scale), tail)
 
     @cached_property
     def peak(self) -> Peak:
@@ -256,11 +256,10 @@ class AEL(Curriculum):
     def _valid(self) -> bool:
         return self.q > 0
 
-    def _loss(self, margin: Tensor) -> Tensor:
-        return (-torch.sigmoid(margin) / self.q).exp()
-
-    def _weight(self, margin: Tensor) -> Tensor:
-        return _bell(margin, torch.sigmoid(margin) + self.q * math.log(self.q), -1 / self.q)
+    def _loss_and_weight(self, margin: Tensor, scale: float = 1.0) -> tuple[Tensor, Tensor]:
+        other, p = -margin, torch.sigmoid(margin)
+        weight = _bell(other, torch.sigmoid(other), p, -1 / self.q, math.log(scale) - math.log(self.q))
+        return scale * (p * (-1 / self.q)).exp(), weight
 
     @cached_property
     def peak(self) -> Peak:
@@ -293,13 +292,10 @@ class GCE(Curriculum):
     def _valid(self) -> bool:
         return 0 < self.q <= 1
 
-    def _loss(self, margin: Tensor) -> Tensor:
+    def _loss_and_weight(self, margin: Tensor, scale: float = 1.0) -> tuple[Tensor, Tensor]:
         near, tail = _split(margin, 1.0, self.q)
-        return torch.expm1(-self.q * _softplus(-near)) * (tail * (-1 / self.q))
-
-    def _weight(self, margin: Tensor) -> Tensor:
-        other = -margin
-        return (-self.q * _softplus(other)).exp() * torch.sigmoid(other)
+        log_power = -self.q * _softplus(-near)  # of p^q, which is 1 beyond
+        return torch.expm1(log_power) * (tail * (-scale / self.q)), scale * log_power.exp() * torch.sigmoid(-margin)
 
     @cached_property
     def peak(self) -> Peak:
@@ -338,12 +334,12 @@ class SCE(Curriculum):
     def _valid(self) -> bool:
         return 0 < self.q < 1
 
-    def _loss(self, margin: Tensor) -> Tensor:
+    def _loss_and_weight(self, margin: Tensor, scale: float = 1.0) -> tuple[Tensor, Tensor]:
         other = -margin
-        return (1 - self.q) * _softplus(other) + self.q * torch.sigmoid(other)
-
-    def _weight(self, margin: Tensor) -> Tensor:
-        return (1 - self.q + self.q * torch.sigmoid(margin)) * torch.sigmoid(-margin)
+        c = torch.sigmoid(other)
+        of_ce, of_mae = scale * (1 - self.q), scale * self.q
+        loss = (of_ce * _softplus(other)).add(c, alpha=of_mae)
+        return loss, torch.addcmul(of_ce * c, torch.sigmoid(margin), c, value=of_mae)
 
     @cached_property
     def peak(self) -> Peak:
@@ -376,15 +372,12 @@ class TCE(Curriculum):
     def _valid(self) -> bool:
         return 1 <= self.q <= 1_000_000 and self.q == int(self.q)
 
-    def _loss(self, margin: Tensor) -> Tensor:
+    def _loss_and_weight(self, margin: Tensor, scale: float = 1.0) -> tuple[Tensor, Tensor]:
         c = torch.sigmoid(-margin)
-        total = torch.full_like(c, 1 / self.q)
+        loss = c * (scale / self.q)
         for i in range(self.q - 1, 0, -1):
-            total = total * c + 1 / i
-        return total * c
-
-    def _weight(self, margin: Tensor) -> Tensor:
-        return torch.sigmoid(-margin) * -torch.expm1(-self.q * _softplus(margin))
+            loss = torch.addcmul(c * (scale / i), loss, c)
+        return loss, c * torch.expm1(-self.q * _softplus(margin)) * -scale
 
     @cached_property
     def peak(self) -> Peak:
