@@ -33,7 +33,7 @@ def _bell(
 ) -> Tensor:
     """p (1 − p) e^(factor·exponent + constant)·tail, from −Δ and c = 1 − p. All but c and the tail is formed as one
     power of e: p alone may underflow where that does not."""
-    weight = c / _softplus(other).sub(exponent, alpha=factor).sub(constant).exp()
+    weight = c / _softplus(other).sub_(exponent, alpha=factor).sub_(constant).exp_()
     return weight * tail if isinstance(tail, Tensor) else weight
 
 
@@ -160,7 +160,7 @@ class AUL(Curriculum):
         c = torch.sigmoid(other)
         ratio = torch.log1p(c * (1 / end))  # log of (a − p)/(a − 1)
         if q * math.log(end) > -600 and q * math.log1p(1 / end) < 600:
-            loss = torch.expm1(q * ratio) * (tail * (scale * end**q / q))
+            loss = (q * ratio).expm1_() * (tail * (scale * end**q / q))
         else:  # a power of each would underflow and overflow, but not of both together
             loss = (q * (ratio + math.log(end))).exp() * torch.expm1(-q * ratio) * (tail * (-scale / q))
         return loss, _bell(other, c, ratio, q - 1, (q - 1) * math.log(end) + math.log(scale), tail)
@@ -215,7 +215,7 @@ class AGCE(Curriculum):
         ratio = torch.log1p(c * (-1 / end))  # log of (a + p)/(a + 1)
         if self.a < 1e-3 * max(1.0, q):  # then so may a + p be, which has lost too many digits in 1 − c/(a + 1)
             ratio = -torch.log1p(c / (self.a + torch.sigmoid(near)))
-        loss = torch.expm1(q * ratio) * (tail * (scale * end**q / -q))
+        loss = (q * ratio).expm1_() * (tail * (scale * end**q / -q))
         return loss, _bell(other, c, ratio, q - 1, (q - 1) * math.log(end) + math.log(scale), tail)
 
     @cached_property
