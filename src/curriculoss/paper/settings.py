@@ -114,11 +114,17 @@ class Scale:
     seeds: int  # of the main tables
     more_seeds: int  # of all else
     noise: Mapping[str, str] = field(default_factory=dict)  # what stands for the paper's
+    _known: dict[tuple[Cell, int], RunSpec] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def has(self, cell: Cell) -> bool:
         return cell.data in self.base
 
     def spec(self, cell: Cell, seed: int = 0) -> RunSpec:
+        if (cell, seed) not in self._known:
+            self._known[cell, seed] = self._spec(cell, seed)
+        return self._known[cell, seed]
+
+    def _spec(self, cell: Cell, seed: int) -> RunSpec:
         given = {**self.base[cell.data], **self.base.get(f"{cell.data}/{cell.experiment}", {})}
         given |= {"noise": self.noise.get(cell.noise, cell.noise), "seed": seed}
         if cell.learning_rate is not None:
