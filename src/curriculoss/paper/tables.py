@@ -298,9 +298,10 @@ def _stand_ins(artefact: Artefact, scale: Scale) -> Iterator[str]:
 
 def _described(spec: RunSpec) -> str:
     images = f"{spec.subset:,} images of {spec.data}" if spec.subset else spec.data
+    images += ", not augmented" if spec.augment == "none" else ""
     network = spec.network + (f" of width {spec.width:g}" if spec.width != 1 else "")
     schedule = f"learning rate {spec.learning_rate:g} ({spec.schedule}), weight decay {spec.weight_decay:g}"
-    return f"{images}, {network}, {spec.epochs} epochs, {schedule}"
+    return f"{images}, {network}, {spec.epochs} epochs in batches of {spec.batch_size}, {schedule}"
 
 
 def _closer(found: Sequence[Entry]) -> Iterator[str]:
