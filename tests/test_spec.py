@@ -36,7 +36,8 @@ def test_every_setting_changes_the_hash():
         "noise_seed": 3, "exact_noise": False, "loss": "mae", "normalize": False, "network": "mlp", "width": 2.0,
         "epochs": 3, "batch_size": 64, "learning_rate": 0.2, "momentum": 0.5, "weight_decay": 0.0,
         "schedule": "constant", "step_epochs": [2], "step_factor": 0.5, "warmup_epochs": 2, "clip_norm": 1,
-        "augment": "none", "patience": 2, "test_every": 2, "seed": 1, "precision": "64-true", "initial_margin": "measured",
+        "augment": "none", "patience": 2, "test_every": 2, "seed": 1, "precision": "64-true",
+        "initial_margin": "measured",
     }  # fmt: skip
     needs = {"step_epochs": {"schedule": "step"}, "warmup_epochs": {"schedule": "warmup"}}
     needs["step_factor"] = {"schedule": "step", "step_epochs": [3]}
