@@ -47,6 +47,11 @@ def test_every_setting_changes_the_hash():
     assert {*changes, "params", "fix", "tau"} == set(RunSpec().as_dict())
 
 
+def test_hyperparameters_have_one_order():
+    one, other = (RunSpec(loss="aul", params=params) for params in ({"q": 2, "a": 3}, {"a": 3, "q": 2}))
+    assert one.loss_name == other.loss_name == "aul a=3 q=2" and one.hash == other.hash
+
+
 def test_numbers_mean_the_same_however_they_are_written():
     assert RunSpec(learning_rate=1, epochs=3.0, schedule="step", step_epochs=[1, 2]) == RunSpec(
         learning_rate=1.0, epochs=3, schedule="step", step_epochs=(1, 2)

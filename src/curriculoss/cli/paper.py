@@ -100,6 +100,7 @@ def _list(as_json: bool) -> None:
         print_json(rows)
         return
     table = new_table("name", "what", *(f"runs, {name}" for name in SCALES))
+    table.columns[0].no_wrap = True  # to be copied
     for row in rows:
         table.add_row(row["name"], row["title"], *(str(count) for count in row["runs"].values()))
     new_console().print(table)

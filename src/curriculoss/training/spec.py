@@ -226,7 +226,7 @@ def _fit(value: Any, kind: Any) -> Any:
     if get_origin(kind) is Mapping:
         fits = isinstance(value, Mapping) and all(isinstance(k, str) and _fit(v, float) is not NotImplemented
                                                   for k, v in value.items())  # fmt: skip
-        return {k: float(v) for k, v in value.items()} if fits else NotImplemented
+        return {k: float(value[k]) for k in sorted(value)} if fits else NotImplemented  # one order, one name
     return value if isinstance(value, kind) else NotImplemented
 
 
