@@ -69,21 +69,27 @@ def load(
     download: bool = False,
     label: str | None = None,
     test: str | Path | None = None,
+    unreadable: dict[int, str] | None = None,
 ) -> Dataset:
     """A data set by name, or from a path: a folder of class folders, or a .npz, .csv or .parquet file.
 
     `data_dir` holds published data (else CURRICULOSS_DATA, else the cache folder), fetched there if `download`.
     `label` names the label column of a table. `test` is a path of the same kind with the test samples. Neither goes
-    with data that have no use for it.
+    with data that have no use for it. Training images that cannot be read are left out if there is a dictionary
+    `unreadable`, to be told their positions and what is wrong with them.
     Raises DataError, a ValueError of one line.
     """
     try:
-        return _load(str(source), data_dir, download, label, None if test is None else Path(os.path.expanduser(test)))
+        held = None if test is None else Path(os.path.expanduser(test))
+        return _load(str(source), data_dir, download, label, held, unreadable)
     except OSError as error:  # a folder that may not be entered, a name too long
         raise DataError(f"{source}: cannot be read: {first_line(error)}") from error
 
 
-def _load(source: str, data_dir: str | Path | None, download: bool, label: str | None, test: Path | None) -> Dataset:
+def _load(
+    source: str, data_dir: str | Path | None, download: bool, label: str | None, test: Path | None,
+    unreadable: dict[int, str] | None,
+) -> Dataset:  # fmt: skip
     if source in available() and (label is not None or test is not None):
         what = "label column" if label is not None else "test path"
         raise DataError(f"{source}: a {what} belongs to data from a path, not to a data set known by name")
@@ -95,20 +101,20 @@ def _load(source: str, data_dir: str | Path | None, download: bool, label: str |
     if label is not None and path.exists() and path.suffix.lower() not in TABLES:
         raise DataError(f"{path}: a label column belongs to a table ({' or '.join(TABLES)}), got {label!r}")
     if source.strip() and path.is_dir():
-        return folders.folder(path, test)
+        return folders.folder(path, test, unreadable)
     if path.is_file():
-        return _file(path, label, test)
+        return _file(path, label, test, unreadable)
     near = get_close_matches(source, available(), 1)
     hint = f"; did you mean {near[0]!r}?" if near else ""
     raise DataError(f"no data set or path {source!r}; known: {', '.join(available())}{hint}")
 
 
-def _file(path: Path, label: str | None, test: Path | None) -> Dataset:
+def _file(path: Path, label: str | None, test: Path | None, unreadable: dict[int, str] | None) -> Dataset:
     kind = path.suffix.lower()
     if test is not None and test.suffix.lower() != kind:
         raise DataError(f"{test}: expected a {kind} file, as {path} is")
     if kind == ".npz":
         return arrays.npz(path, test)
     if kind in TABLES:
-        return tables.table(path, label, test)
+        return tables.table(path, label, test, unreadable)
     raise DataError(f"{path}: expected a folder of class folders, or a .npz, .csv or .parquet file")

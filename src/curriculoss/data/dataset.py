@@ -59,6 +59,7 @@ class Dataset:
     human_source: str | None = None  # the file with human labels, where it belongs and where it comes from
     augment: str = "none"
     padding: int = 4
+    feature_names: tuple[str, ...] | None = None  # the columns of a table
 
     def __repr__(self) -> str:
         return f"Dataset({self.name!r}, train={self.train}, test={self.test}, {self.num_classes} classes)"
@@ -104,9 +105,15 @@ def statistics(inputs: Tensor) -> tuple[tuple[float, ...], tuple[float, ...]]:
     else:
         chunks = inputs.split(CHUNK)
         count = inputs.numel() // inputs.shape[1]
-        mean = torch.stack([chunk.double().sum(axes) for chunk in chunks]).sum(0) / count
+        # A place for all sums beforehand: small results between large ones would leave holes, as large as the inputs.
+        sums = torch.empty(len(chunks), inputs.shape[1], dtype=torch.float64)
+        for row, chunk in zip(sums, chunks, strict=True):
+            row.copy_(chunk.double().sum(axes))
+        mean = sums.sum(0) / count
         centre = mean.view(-1, *[1] * (inputs.ndim - 2))
-        std = (torch.stack([(c.double() - centre).square().sum(axes) for c in chunks]).sum(0) / count).sqrt()
+        for row, chunk in zip(sums, chunks, strict=True):
+            row.copy_((chunk.double() - centre).square().sum(axes))
+        std = (sums.sum(0) / count).sqrt()
     std = torch.where(std > 1e-6 * mean.abs().clamp(min=1e-30), std, 1.0)  # constant up to rounding
     return tuple(mean.tolist()), tuple(std.tolist())
 

@@ -9,14 +9,14 @@ from torch import Tensor
 
 from curriculoss.data.dataset import Dataset, Split
 from curriculoss.data.files import DataError
-from curriculoss.data.images import SUFFIXES, Images, as_tensor, open_image
+from curriculoss.data.images import SUFFIXES, Images, as_tensor, open_image, readable
 
 SMALL = 64  # pixels: images of one size with no longer side are read into one tensor, others stay files
 SMALL_BYTES = 2 << 30
 PROBED = 100_000  # images whose headers are read beforehand, so that a broken one does not stop an epoch
 
 
-def folder(root: Path, test: Path | None = None) -> Dataset:
+def folder(root: Path, test: Path | None = None, unreadable: dict[int, str] | None = None) -> Dataset:
     """Class folders in `root`, or in its train folder, with test samples in its test or val folder, if any."""
     train_root, held = root, test
     if (root / "train").is_dir() and _folders(root / "train"):  # a class named train has no folders in it
@@ -27,8 +27,12 @@ def folder(root: Path, test: Path | None = None) -> Dataset:
         got = f"only {names[0]!r}" if names else "none"
         raise DataError(f"{train_root}: expected at least two class folders with images, got {got}")
     files, target = _listed(train_root, names)
+    if unreadable is not None:
+        kept = readable(files, unreadable)
+        files, target = [files[i] for i in kept], target[kept]
     if 0 in (counts := target.bincount(minlength=len(names)).tolist()):
-        raise DataError(f"{train_root / names[counts.index(0)]}: a class folder without images ({', '.join(SUFFIXES)})")
+        images = f"{'readable ' if unreadable else ''}images ({', '.join(SUFFIXES)})"
+        raise DataError(f"{train_root / names[counts.index(0)]}: a class folder without {images}")
     test_files: list[str] = []
     if held is not None:
         unknown = [entry.name for entry in _folders(held) if entry.name not in names]

@@ -3,6 +3,7 @@
 import math
 import random
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -74,6 +75,18 @@ def open_image(path: str | Path, mode: str | None = None, *, decode: bool = True
         raise DataError(f"{path}: no such image") from error
     except Exception as error:  # decoders of broken files raise whatever they stumble on
         raise DataError(f"{path}: not a readable image: {first_line(error)}") from error
+
+
+def readable(files: Sequence[str], unreadable: dict[int, str]) -> list[int]:
+    """The positions of files that can be decoded; of the others, `unreadable` is told what is wrong."""
+    found = []
+    for position, file in enumerate(files):
+        try:
+            open_image(file, "RGB")
+            found.append(position)
+        except DataError as error:
+            unreadable[position] = str(error)
+    return found
 
 
 def centre_crop(image: "Image", size: int) -> "Image":

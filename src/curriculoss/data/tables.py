@@ -6,11 +6,12 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import Tensor
 
 from curriculoss.data.dataset import Dataset, Split
 from curriculoss.data.files import DataError, reading
 from curriculoss.data.folders import image_inputs
-from curriculoss.data.images import Images
+from curriculoss.data.images import Images, readable
 from curriculoss.data.labels import encode, features
 
 LABELS = ("label", "y", "target")
@@ -18,7 +19,9 @@ CLEAN = "y_clean"
 ROW_NUMBERS = ("", "Unnamed: 0", "__index_level_0__")  # what pandas writes beside the data
 
 
-def table(path: Path, label: str | None = None, test: Path | None = None) -> Dataset:
+def table(
+    path: Path, label: str | None = None, test: Path | None = None, unreadable: dict[int, str] | None = None
+) -> Dataset:
     """A data set from a table. A column y_clean holds true labels; columns of row numbers are left out."""
     sheets = [_Sheet(path, label)]
     if test is not None:
@@ -35,6 +38,11 @@ def table(path: Path, label: str | None = None, test: Path | None = None) -> Dat
         raise DataError(f"{test}: expected image paths in both tables or numbers in both")
     if kinds[0]:
         files = [sheet.files() for sheet in sheets]
+        if unreadable is not None:
+            kept = readable(files[0], unreadable)
+            files[0], target = [files[0][i] for i in kept], target[kept]
+            clean = None if clean is None else clean[kept]
+            _expect_all(path, class_names, target)
         inputs = image_inputs(files[0], files[1] if test is not None else ())
         splits = [
             Split(part, labels, known, tuple(names))
@@ -47,7 +55,15 @@ def table(path: Path, label: str | None = None, test: Path | None = None) -> Dat
             for sheet, labels, known in zip(sheets, (target, *rest), (clean, None), strict=False)
         ]
         augment = "none"
-    return Dataset(path.stem, splits[0], splits[1] if test is not None else None, class_names, augment=augment)
+    return Dataset(
+        path.stem, splits[0], splits[1] if test is not None else None, class_names, augment=augment,
+        feature_names=None if kinds[0] else tuple(sheets[0].inputs),
+    )  # fmt: skip
+
+
+def _expect_all(path: Path, class_names: Sequence[str], target: Tensor) -> None:
+    if 0 in (counts := target.bincount(minlength=len(class_names)).tolist()):
+        raise DataError(f"{path}: class {class_names[counts.index(0)]!r} has no readable images")
 
 
 class _Sheet:
@@ -79,6 +95,8 @@ class _Sheet:
 
     def is_paths(self) -> bool:
         """Whether the inputs are one column of text; any other text is refused."""
+        if self._is_vectors():
+            return False
         texts = [name for name in self.inputs if not self._is_number(name)]
         if texts and len(self.inputs) > 1:
             raise DataError(
@@ -86,20 +104,46 @@ class _Sheet:
             )
         return bool(texts)
 
-    def _is_number(self, name: str) -> bool:
+    def _is_vectors(self) -> bool:
+        """Whether the inputs are one column of lists, as embeddings often are."""
         from pyarrow import types  # type: ignore[import-untyped]
 
-        kind = self.table.schema.field(name).type
+        kind = self.table.schema.field(self.inputs[0]).type
+        lists = types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind)
+        return len(self.inputs) == 1 and bool(lists and self._is_number_type(kind.value_type))
+
+    def _is_number(self, name: str) -> bool:
+        return self._is_number_type(self.table.schema.field(name).type)
+
+    @staticmethod
+    def _is_number_type(kind: Any) -> bool:
+        from pyarrow import types
+
         return bool(types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind) or types.is_null(kind))
 
     def numbers(self) -> Any:
         columns = [self.table[name] for name in self.inputs]
+        if self._is_vectors():
+            return features(str(self.path), self._vectors(columns[0].combine_chunks()))
         for name, column in zip(self.inputs, columns, strict=True):
             if column.null_count:
                 row = column.is_null().to_pylist().index(True)
                 raise DataError(f"{self.path}: expected a number, got a missing value in row {row}, column {name!r}")
         values = np.stack([np.asarray(column.to_numpy(), dtype=np.float64) for column in columns], axis=1)
         return features(str(self.path), values, self.inputs)
+
+    def _vectors(self, column: Any) -> NDArray[Any]:
+        """The rows as one array, without copying what is float32 already."""
+        from pyarrow import compute
+
+        lengths = compute.list_value_length(column)
+        flat = compute.list_flatten(column)
+        if column.null_count or flat.null_count or len(compute.unique(lengths)) != 1 or not lengths[0].as_py():
+            raise DataError(
+                f"{self.path}: expected lists of one length, without missing numbers, in column {self.inputs[0]!r}"
+            )
+        rows: NDArray[Any] = flat.to_numpy(zero_copy_only=False).reshape(len(column), -1)
+        return rows if rows.flags.writeable else rows.copy()  # torch warns of what it must not write to
 
     def files(self) -> list[str]:
         """Paths below the table's folder; one that leads out of it is refused."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 import os
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -15,6 +17,7 @@ from torch import Tensor, nn
 from torch.nn.utils import clip_grad_norm_
 
 from curriculoss import data, noise
+from curriculoss.data import Dataset
 from curriculoss.data.batches import Batches
 from curriculoss.loss import RobustLoss
 from curriculoss.monitor import Histogram, Monitor
@@ -48,6 +51,14 @@ class Silent:
     def row(self, row: dict[str, Any]) -> None: ...
 
 
+class Watcher(Protocol):
+    """Who sees every batch as the network saw it, and may keep what the monitor does not."""
+
+    def batch(self, logits: Tensor, target: Tensor, index: Tensor) -> None: ...
+    def end_epoch(self, number: int, monitor: Monitor) -> None:
+        """The first is 0. An epoch that was broken off before its checkpoint comes again, with the same batches."""
+
+
 def train(
     spec: RunSpec,
     out: Path | str,
@@ -58,27 +69,31 @@ def train(
     workers: int = 0,
     tensorboard: bool = False,
     progress: Progress | None = None,
+    dataset: Dataset | None = None,
+    watcher: Watcher | None = None,
 ) -> dict[str, Any]:
     """Run a spec in the folder `out` and return its result; what is there already is not done again.
 
     A finished run is only read, and `already_finished` tells. One that was broken off goes on after its last whole
     epoch, with metrics that are bit for bit those of a run that never stopped. Both are refused if the data have
-    changed since; of a finished run on a data set known by name, these are not read again.
+    changed since; of a finished run on a data set known by name, these are not read again. `dataset` is what the spec
+    means by its data, for those who have it already.
     """
     folder, progress = Path(out), progress or Silent()
     fabric = _fabric(spec, accelerator)
+    task = partial(make_task, spec, data_dir=data_dir, download=download, dataset=dataset)
     if _claimed(folder, spec):
         result = store.Run(folder).result
         if result.get("spec") != spec.hash or not {*RESULTS, "epochs"} <= result.keys():
             raise store.RunError(f"{folder / 'result.json'} is not that of this run; delete it to train again")
-        if _may_have_changed(spec) and store.Run(folder).task:
-            _expect_same(folder, make_task(spec, data_dir=data_dir, download=download).facts())
+        if (dataset is not None or _may_have_changed(spec)) and store.Run(folder).task:
+            _expect_same(folder, task().facts())
         return {**result, "resumed_from_epoch": result["epochs"], "already_finished": True, "run": str(folder)}
     if not fabric.is_global_zero:
-        return _train(spec, folder, fabric, data_dir, download, workers, False, Silent())
+        return _train(spec, folder, fabric, task, workers, False, Silent(), watcher)
     folder.mkdir(parents=True, exist_ok=True)
     with store.locked(folder):
-        return _train(spec, folder, fabric, data_dir, download, workers, tensorboard, progress)
+        return _train(spec, folder, fabric, task, workers, tensorboard, progress, watcher)
 
 
 def _may_have_changed(spec: RunSpec) -> bool:
@@ -130,11 +145,11 @@ def _difference(there: RunSpec, wanted: RunSpec) -> str:
 
 
 def _train(
-    spec: RunSpec, folder: Path, fabric: Fabric, data_dir: Path | str | None, download: bool, workers: int,
-    tensorboard: bool, progress: Progress,
+    spec: RunSpec, folder: Path, fabric: Fabric, make: Callable[[], Task], workers: int, tensorboard: bool,
+    progress: Progress, watcher: Watcher | None,
 ) -> dict[str, Any]:  # fmt: skip
     writes = fabric.is_global_zero
-    task = make_task(spec, data_dir=data_dir, download=download)
+    task = make()
     network = make_network(spec, task)
     criterion, said = quietly_fixed(spec, task, network)
     if said:
@@ -146,7 +161,8 @@ def _train(
     )
     model, optimizer = fabric.setup(network, optimizer)
     place = fabric.device, fabric.global_rank, fabric.world_size
-    batches, test = task.batches(spec, *place, workers), task.test_batches(spec, *place)
+    batches = task.batches(spec, *place, workers)
+    test = task.test_batches(spec, *place) if len(task.test) else None
     monitor = Monitor(
         criterion, num_classes=task.dataset.num_classes, num_samples=len(task.train), device=fabric.device
     )
@@ -176,7 +192,7 @@ def _train(
         number, start = len(rows), time.perf_counter()
         progress.epoch(number + 1, spec.epochs, len(batches))
         torch.manual_seed((spec.seed * 1_000_003 + number) % 2**63)  # for losses that draw, so that resuming is exact
-        loss = _epoch(spec, number, batches, fabric, model, criterion, optimizer, monitor, clean, progress)
+        loss = _epoch(spec, number, batches, fabric, model, criterion, optimizer, monitor, clean, progress, watcher)
         between = time.perf_counter()
         record = monitor.end_epoch()
         if not math.isfinite(loss):
@@ -185,6 +201,8 @@ def _train(
             if writes:
                 store.write_json(folder / "failed.json", {"epoch": number + 1, "reason": reason})
             raise store.RunError(reason)
+        if watcher is not None:
+            watcher.end_epoch(number, monitor)
         row = {
             **record.as_dict(),
             "learning_rate": spec.rate_at(number),
@@ -194,7 +212,7 @@ def _train(
         }
         rows.append(row)
         over = len(rows) == spec.epochs or _stalled(rows, spec.patience)
-        if over or len(rows) % spec.test_every == 0:
+        if test is not None and (over or len(rows) % spec.test_every == 0):
             row["test_accuracy"] = evaluate(model, test, fabric)
         row |= {"train_seconds": between - start, "test_seconds": time.perf_counter() - between}
         for key in HISTOGRAMS:
@@ -232,6 +250,7 @@ def _train(
 def _epoch(
     spec: RunSpec, number: int, batches: Batches, fabric: Fabric, model: nn.Module, criterion: RobustLoss,
     optimizer: torch.optim.Optimizer, monitor: Monitor, clean: Tensor | None, progress: Progress,
+    watcher: Watcher | None = None,
 ) -> float:  # fmt: skip
     """Once through the training samples; the mean loss."""
     model.train()
@@ -251,6 +270,8 @@ def _epoch(
             logits=logits.detach(), target=target, learning_rate=rate, index=index,
             clean_target=None if clean is None else clean[index],
         )  # fmt: skip
+        if watcher is not None:
+            watcher.batch(logits.detach(), target, index)
         total += torch.stack([loss.detach().double() * len(target), torch.full_like(loss, len(target)).double()])
         progress.step()
     both = fabric.all_reduce(total, reduce_op="sum")

@@ -48,7 +48,7 @@ class RunSpec:
     label: str | None = None  # the label column of a table
     test: str | None = None  # a path of the same kind as `data` with the test samples
     subset: int | None = None  # so many training samples, the same for every seed
-    holdout: float = 0.2  # share of the training samples kept as a test set where the data have none
+    holdout: float = 0.2  # share of the training samples kept as a test set where the data have none; 0: no test
     noise: str = "clean"
     noise_seed: int | None = None  # None: the run's own
     exact_noise: bool = True
@@ -91,7 +91,7 @@ class RunSpec:
         for name, limit in (("width", 1e6), ("learning_rate", 1e30), ("weight_decay", 1e30)):
             self._expect(getattr(self, name) < limit, name, f"a number below {limit:g}")  # what torch can bear
         self._expect(0 <= self.momentum < 1, "momentum", "0 <= momentum < 1")
-        self._expect(0 < self.holdout < 1, "holdout", "0 < holdout < 1")
+        self._expect(0 <= self.holdout < 1, "holdout", "0 <= holdout < 1")
         self._expect(self.seed < 2**63 and (self.noise_seed or 0) < 2**63, "seed", "a number below 2**63")
         self._expect(self.clip_norm is None or 0 < self.clip_norm < math.inf, "clip_norm", "a finite number > 0")
         self._expect(all(0 < x for x in self.step_epochs), "step_epochs", "epochs > 0")

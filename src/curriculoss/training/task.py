@@ -31,7 +31,7 @@ class Task:
 
     dataset: Dataset
     train: Split
-    test: Split
+    test: Split  # perhaps without samples
     index: Tensor  # where each training sample is in the data as read
     given: Tensor
     clean: Tensor | None
@@ -85,13 +85,17 @@ def _content(split: Split) -> Iterator[bytes]:
         yield some.numpy().tobytes()
 
 
-def make_task(spec: RunSpec, *, data_dir: Path | str | None = None, download: bool = False) -> Task:
-    """Read the data, choose the subset, draw the noise."""
-    found = data.load(spec.data, data_dir=data_dir, download=download, label=spec.label, test=spec.test)
+def make_task(
+    spec: RunSpec, *, data_dir: Path | str | None = None, download: bool = False, dataset: Dataset | None = None
+) -> Task:
+    """Read the data, unless they are given; choose the subset, draw the noise."""
+    found = dataset or data.load(spec.data, data_dir=data_dir, download=download, label=spec.label, test=spec.test)
     train, test, index = found.train, found.test, torch.arange(len(found.train))
     shuffled = torch.randperm(len(train), generator=torch.Generator().manual_seed(0))  # the same for every seed
     if test is None:
-        count = max(1, round(spec.holdout * len(train)))
+        if not spec.holdout and dataset is None:  # an audit brings its data, and looks at every sample
+            raise ValueError("holdout expects 0 < holdout < 1 where the data have no test samples, got 0")
+        count = max(1, round(spec.holdout * len(train))) if spec.holdout else 0
         if count >= len(train):
             raise ValueError(f"{spec.data} has {len(train)} samples, too few to keep some for testing")
         test, shuffled = train.take(shuffled[:count].sort().values), shuffled[count:]
@@ -167,6 +171,6 @@ def quietly_fixed(spec: RunSpec, task: Task, network: nn.Module) -> tuple[Robust
         warnings.simplefilter("always", UserWarning)
         criterion = make_criterion(spec, task, network)
     said = [str(warning.message) for warning in caught]
-    if task.dataset.test is not None and spec.holdout != RunSpec.holdout:
+    if task.dataset.test is not None and spec.holdout not in (0, RunSpec.holdout):
         said.append(f"holdout {spec.holdout:g} has no effect: the data have test samples of their own")
     return criterion, "; ".join(said)

@@ -1,0 +1,235 @@
+"""The audit in Python: which labels it suspects, how many it takes to be wrong, and what it makes of odd input."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from curriculoss import RobustLoss, soft_margin
+from curriculoss.audit import audit, estimate_noise
+from curriculoss.audit import score as scores
+from curriculoss.audit.estimate import NoiseEstimate, estimate
+from curriculoss.audit.output import safe, unsafe
+from curriculoss.audit.recipe import recipe
+from curriculoss.audit.trajectories import Trajectories, hard_margin
+from curriculoss.data import DataError, Dataset, Split
+from curriculoss.training import Run, RunError, RunSpec, train
+
+QUICK = {"epochs": 6}
+ANIMALS = np.array(["ant", "bee", "cat"])
+
+
+def blobs(count=240, classes=3, wrong=0.2, seed=0):
+    """Well separated classes; features, given labels and true ones."""
+    chance = np.random.default_rng(seed)
+    truth = np.arange(count) % classes
+    features = 6 * np.eye(classes, 8)[truth] + chance.standard_normal((count, 8))
+    flipped = chance.random(count) < wrong
+    labels = np.where(flipped, (truth + chance.integers(1, classes, count)) % classes, truth)
+    return features.astype(np.float32), labels, truth
+
+
+@pytest.fixture(scope="module")
+def found():
+    features, labels, truth = blobs()
+    return audit(features, ANIMALS[labels], settings={"epochs": 12}), labels, truth
+
+
+def test_wrong_labels_are_the_most_suspicious_and_the_suggestions_are_the_truth(found):
+    result, labels, truth = found
+    wrong = labels != truth
+    assert set(result.ranked[: wrong.sum()]) == set(np.flatnonzero(wrong))
+    assert (result.suggested[wrong] == ANIMALS[truth][wrong]).all() and (result.given == ANIMALS[labels]).all()
+
+
+def test_noise_rate_is_near_the_truth_and_inside_its_interval(found):
+    result, labels, truth = found
+    low, high = result.interval
+    assert abs(result.noise_rate - (labels != truth).mean()) < 0.05 and low <= result.noise_rate <= high
+
+
+def test_there_are_at_least_as_many_suspects_as_labels_estimated_to_be_wrong(found):
+    result, *_ = found
+    assert len(result.suspects) >= result.noise_rate * len(result)
+    assert result.suspects.tolist() == result.ranked[: len(result.suspects)].tolist()
+
+
+def test_probability_of_being_wrong_rises_with_the_score(found):
+    result, *_ = found
+    assert (
+        np.diff(result.p_wrong[result.ranked]) <= 0
+    ).all() and 0 <= result.p_wrong.min() <= result.p_wrong.max() <= 1
+
+
+def test_confusion_has_rows_of_probabilities_near_the_true_ones(found):
+    result, labels, truth = found
+    expected = np.array(
+        [[((truth == i) & (labels == j)).sum() / (truth == i).sum() for j in range(3)] for i in range(3)]
+    )
+    np.testing.assert_allclose(result.confusion.sum(1), 1)
+    np.testing.assert_allclose(result.confusion, expected, atol=0.06)
+
+
+@pytest.mark.parametrize("values", [[7, -1, 400], [True, False], [0.5, 1.5, 2.0], ["", "b"]])
+def test_labels_may_be_of_any_kind_that_tells_them_apart(values):
+    features, labels, _ = blobs(60, len(values))
+    named = np.array(values)[labels]
+    if "" in values:
+        with pytest.raises(DataError, match="expected a label for every sample, got none for sample 0"):
+            audit(features, named)
+        return
+    result = audit(features, named.tolist(), settings={"epochs": 2})
+    assert result.given.tolist() == named.tolist() and set(result.suggested.tolist()) <= set(values)
+    assert (result.given != result.suggested).all()
+
+
+@pytest.mark.parametrize(
+    ("features", "labels", "said"),
+    [
+        (np.ones((4, 2)), ["a", None, "b", "b"], "expected a label for every sample, got none for sample 1"),
+        (np.ones((4, 2)), [0.0, 1.0, float("nan"), 1.0], "expected a label for every sample, got none for sample 2"),
+        (np.ones((4, 2)), ["a", 1, "b", 2], "expected labels of one kind, got int and str"),
+        (np.ones((4, 2)), ["a"] * 4, "expected at least two classes, got 1"),
+        (np.ones((4, 2)), [0, 1], "expected as many labels as samples, 4, got 2"),
+        (np.ones((4, 2)), None, "expected labels beside the samples, got none"),
+        (np.ones((4, 2)), [[0, 1]] * 4, r"expected one label a sample, got shape \(4, 2\)"),
+        (np.array([[1.0, np.nan]] * 4), [0, 1, 0, 1], "expected finite numbers, got nan in row 0, column 1"),
+        (np.array([["x"]] * 4), [0, 1, 0, 1], "expected numbers, got type <U1"),
+    ],
+)
+def test_input_that_cannot_be_used_is_one_clear_line(features, labels, said):
+    with pytest.raises(DataError, match=said) as caught:
+        audit(features, labels)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_single_sample_a_class_is_audited_all_the_same():
+    result = audit(np.eye(6, dtype=np.float32), [f"class {i}" for i in range(6)], settings={"epochs": 2})
+    assert len(result) == 6 and np.isfinite(result.scores).all() and 0 <= result.noise_rate <= 1
+
+
+def test_tensors_images_and_datasets_are_taken_too():
+    features, labels, _ = blobs(60)
+    split = Split(torch.from_numpy(features), torch.from_numpy(labels))
+    of_dataset = audit(Dataset("mine", split, None, tuple(ANIMALS)), settings=QUICK)
+    of_tensors = audit(torch.from_numpy(features), torch.from_numpy(labels), settings=QUICK)
+    np.testing.assert_array_equal(of_dataset.scores, of_tensors.scores)
+    assert of_dataset.given.tolist() == ANIMALS[labels].tolist()
+    images = np.random.default_rng(0).integers(0, 255, (20, 8, 8), dtype=np.uint8)
+    assert len(audit(images, labels[:20], settings={"epochs": 1})) == 20
+
+
+def test_every_sample_is_trained_on_and_its_margins_are_those_of_the_monitor(tmp_path):
+    features, labels, _ = blobs(60)
+    result = audit(features, labels, out=tmp_path / "run", settings=QUICK)
+    run = Run(tmp_path / "run")
+    samples = run.arrays("samples")
+    assert run.result["test_accuracy"] is None and len(run.arrays("labels")["index"]) == 60
+    np.testing.assert_allclose(result.trajectories.soft[-1], samples["last"], rtol=2e-3, atol=2e-3)
+    np.testing.assert_allclose(-scores.mean(result.trajectories), samples["mean"], rtol=2e-3, atol=2e-3)
+    np.testing.assert_allclose(-scores.slope(result.trajectories), samples["slope"], rtol=1e-2, atol=2e-3)
+    assert estimate_noise(tmp_path / "run").rate == result.noise_rate
+
+
+def test_an_audit_that_was_broken_off_goes_on_and_ends_with_the_same_scores(tmp_path):
+    features, labels, _ = blobs(60)
+    whole = audit(features, labels, out=tmp_path / "whole", settings=QUICK)
+
+    class Stop:
+        rows = 0
+
+        def said(self, text): ...
+        def epoch(self, number, epochs, steps): ...
+        def step(self): ...
+        def row(self, row):
+            self.rows += 1
+            if self.rows == 3:
+                raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        audit(features, labels, out=tmp_path / "broken", settings=QUICK, progress=Stop())
+    again = audit(features, labels, out=tmp_path / "broken", settings=QUICK)
+    np.testing.assert_array_equal(again.trajectories.soft, whole.trajectories.soft)
+    np.testing.assert_array_equal(again.trajectories.hard, whole.trajectories.hard)
+
+
+def test_a_finished_audit_is_not_run_again_and_other_data_are_refused(tmp_path):
+    features, labels, _ = blobs(60)
+    audit(features, labels, out=tmp_path, settings=QUICK)
+    before = (tmp_path / "margins.npy").stat().st_mtime_ns
+    audit(features, labels, out=tmp_path, settings=QUICK)
+    assert (tmp_path / "margins.npy").stat().st_mtime_ns == before
+    with pytest.raises(RunError, match="was made from other data"):
+        audit(features + 1, labels, out=tmp_path, settings=QUICK)
+
+
+def test_a_run_that_no_audit_made_has_no_estimate(tmp_path):
+    features, labels, _ = blobs(60)
+    dataset = Dataset("mine", Split(torch.from_numpy(features), torch.from_numpy(labels)), None, tuple(ANIMALS))
+    train(RunSpec(data="mine", epochs=1, holdout=0), tmp_path, dataset=dataset)
+    with pytest.raises(RunError, match="it is no run of an audit"):
+        estimate_noise(tmp_path)
+
+
+def test_hard_margin_is_the_limit_of_the_soft_one_for_large_logits():
+    logits, target = torch.randn(50, 7, generator=torch.Generator().manual_seed(0)), torch.arange(50) % 7
+    sharp = soft_margin(1e4 * logits.double(), target) / 1e4
+    torch.testing.assert_close(hard_margin(logits.double(), target), sharp, atol=1e-3, rtol=0)
+
+
+def test_scores_are_what_they_are_called():
+    soft = np.array([[0.0, 4], [1, 3], [2, 2], [3, 1]])
+    seen = Trajectories(soft, 2 * soft, np.array([5.0, -5]))
+    expected = {"mean": [-1.5, -2.5], "last": [-3, -1], "after": [-5, 5], "aum": [-3, -5], "slope": [-1, 1]}
+    for name, wanted in expected.items():
+        np.testing.assert_allclose(scores.score(seen, name), wanted)
+    with pytest.raises(ValueError, match="unknown score 'best', expected one of mean, last"):
+        scores.score(seen, "best")
+
+
+def test_against_truth_counts_pairs_in_the_right_order_and_what_is_missed():
+    found = scores.against_truth(np.array([4.0, 3, 2, 1]), np.array([True, False, True, False]))
+    assert found == {"noise_rate": 0.5, "auroc": 0.75, "false_negative_rate": 0.5}
+    assert scores.against_truth(np.ones(3), np.zeros(3, dtype=bool))["auroc"] is None
+
+
+@pytest.mark.parametrize("rate", [0.1, 0.4])
+def test_estimate_recovers_the_share_of_a_mixture(rate):
+    chance = np.random.default_rng(0)
+    wrong = chance.random(5000) < rate
+    p_wrong, found, (low, high) = estimate(np.where(wrong, 2.0, -4.0) + chance.standard_normal(5000))
+    assert abs(found - rate) < 0.02 and low <= wrong.mean() <= high and high - low < 0.06
+    assert ((p_wrong > 0.5) == wrong).mean() > 0.99
+
+
+def test_scores_that_are_all_the_same_say_nothing():
+    p_wrong, rate, interval = estimate(np.ones(10))
+    assert rate == 0 and interval == (0, 1) and not p_wrong.any()
+
+
+def test_pairs_count_expected_wrong_labels_by_class():
+    noise = NoiseEstimate(
+        0.5, (0, 1), np.array([1.0, 0.9, 0.8, 0.1]), np.array([0, 0, 2, 1]), np.array([1, 1, 0, 0]), 3
+    )
+    assert noise.pairs(9) == [(0, 1, pytest.approx(1.9)), (2, 0, 0.8)]
+
+
+@given(st.text())
+def test_cells_come_back_as_they_were_and_none_begins_a_formula(text):
+    assert unsafe(safe(text)) == text and not safe(text).startswith(("=", "+", "-", "@", "\t", "\r"))
+
+
+@given(st.text().filter(lambda text: not text.startswith("'")))
+def test_cells_that_people_write_stay_as_they_are(text):
+    assert unsafe(text) == text
+
+
+@pytest.mark.parametrize("kind", ["embeddings", "features", "images", "photos"])
+@pytest.mark.parametrize("num_classes", [2, 10, 11, 1000])
+def test_recipe_is_a_spec_that_holds_nothing_back(kind, num_classes):
+    spec = RunSpec.from_dict({"data": "mine", **recipe(num_classes, 5000, kind)})
+    assert spec.holdout == 0 and (spec.fix == "scale") == (num_classes > 10)
+    assert RobustLoss(spec.make_loss()).loss.bounded

@@ -1,0 +1,314 @@
+"""`curriculoss audit` and `clean`, as a user types them, on data that are not what they should be, too."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+
+import numpy as np
+import pyarrow
+import pytest
+from PIL import Image
+from pyarrow import parquet
+from typer.testing import CliRunner
+
+from curriculoss import cli
+from curriculoss.data import DataError, load
+from curriculoss.training import Run
+
+HOSTILE = '<img src=x onerror="alert(1)">'
+NAMES = ("cat", HOSTILE.replace("/", ""), "=dog")
+
+
+def run(*arguments, expect=0):
+    done = CliRunner().invoke(cli.app, [str(x) for x in arguments], prog_name="curriculoss")
+    assert done.exit_code == expect, (done.output, done.exception)
+    return done
+
+
+def refused(*arguments):
+    done = run(*arguments, expect=2)
+    assert done.stderr.startswith("Error: ") and done.stderr.count("\n") == 1
+    return done.stderr
+
+
+def rows(path):
+    with open(path, newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def decided(path, *lines):
+    path.write_text("\n".join(["index,path,decision,label", *lines, ""]))
+    return path
+
+
+@pytest.fixture
+def pets(tmp_path):
+    """Class folders with names that would like to be something else, and two images that cannot be read."""
+    chance = np.random.default_rng(0)
+    for number, name in enumerate(NAMES):
+        folder = tmp_path / "pets" / name
+        folder.mkdir(parents=True)
+        for i in range(8):
+            pixels = chance.integers(0, 60, (12, 12, 3), dtype=np.uint8)
+            pixels[..., number] += 150
+            Image.fromarray(pixels).save(folder / f"{i}.png")
+    (tmp_path / "pets/cat/3.png").write_bytes(b"not a picture")
+    whole = (tmp_path / "pets/=dog/5.png").read_bytes()
+    (tmp_path / "pets/=dog/5.png").write_bytes(whole[: len(whole) // 2])
+    return tmp_path / "pets"
+
+
+@pytest.fixture
+def table(tmp_path):
+    chance = np.random.default_rng(0)
+    lines = [f"{chance.normal() + 5 * (i % 2):.3f},{('no', 'yes')[i % 2]},{i:03d}\n" for i in range(30)]
+    (tmp_path / "own.csv").write_text("".join(["height,label,width\n", *lines]))
+    return tmp_path / "own.csv"
+
+
+def test_files_of_an_audit_agree_with_what_json_says(tmp_path):
+    result = json.loads(run("audit", "digits", "--noise", "symmetric:0.3", "--subset", "400", "--epochs", "8",
+                            "--out", tmp_path / "a", "--json").stdout)  # fmt: skip
+    listed = rows(result["files"]["suspects"])
+    assert list(listed[0]) == ["index", "path", "given", "suggested", "score", "p_wrong"]
+    assert len(listed) == result["suspects"] >= result["noise_rate"] * 400
+    scores = [float(row["score"]) for row in listed]
+    assert scores == sorted(scores, reverse=True)
+    assert result == json.loads((tmp_path / "a/noise.json").read_text()) and len(result["confusion"]) == 10
+    low, high = result["interval"]
+    assert low <= result["noise_rate"] <= high and result["against_truth"]["noise_rate"] == 0.3
+    labels = Run(tmp_path / "a/run").arrays("labels")  # of 400 samples, by their place among all
+    places = dict(zip(labels["index"].tolist(), labels["given"].tolist(), strict=True))
+    assert all(str(places[int(row["index"])]) == row["given"] for row in listed)
+    assert (tmp_path / "a/audit.html").read_text().count("data:image/png;base64") == min(500, max(50, len(listed)))
+
+
+def test_audit_is_told_to_people_too_and_is_not_run_again(tmp_path):
+    command = ("audit", "digits", "--noise", "symmetric:0.3", "--subset", "200", "--epochs", "2", "--out", tmp_path)
+    first = run(*command).stdout
+    before = (tmp_path / "run/result.json").stat().st_mtime_ns
+    assert run(*command).stdout == first and (tmp_path / "run/result.json").stat().st_mtime_ns == before
+    assert "of the 200 labels seem to be wrong" in first and "in truth 30.0 % are wrong" in first
+    assert f"look at them: {tmp_path / 'audit.html'}" in first and "curriculoss clean" not in first  # it has no path
+
+
+def test_images_that_cannot_be_read_are_listed_skipped_and_counted(pets, tmp_path):
+    result = json.loads(run("audit", pets, "--epochs", "2", "--out", tmp_path / "a", "--json").stdout)
+    assert result["unreadable"] == 2 and result["samples"] == 22
+    bad = rows(result["files"]["unreadable"])
+    assert [row["index"] for row in bad] == ["13", "19"]  # sorted: <img …, =dog, cat
+    assert "=dog/5.png" in bad[0]["reason"] and "cat/3.png" in bad[1]["reason"]
+    for row in rows(result["files"]["suspects"]):
+        everything = sorted(str(x) for x in pets.rglob("*.png"))
+        assert everything[int(row["index"])] == row["path"]
+
+
+def test_names_in_a_page_and_a_table_are_text(pets, tmp_path):
+    result = json.loads(run("audit", pets, "--epochs", "1", "--out", tmp_path / "a", "--json").stdout)
+    page = (tmp_path / "a/audit.html").read_text()
+    assert "<img" not in page and "\\u003cimg src=x" in page
+    for row in rows(result["files"]["suspects"]):
+        assert not row["given"].startswith("=") and not row["suggested"].startswith("=")
+
+
+def test_clean_makes_a_new_tree_and_leaves_the_old_one_alone(pets, tmp_path):
+    before = {path: path.read_bytes() for path in pets.rglob("*.png")}
+    listed = sorted(map(str, pets.rglob("*.png")))
+    at = {path.removeprefix(f"{pets}/"): i for i, path in enumerate(listed)}
+    decisions = decided(
+        tmp_path / "d.csv", f"{at['cat/0.png']},{pets}/cat/0.png,fix,'=dog", f"{at['cat/1.png']},,drop,",
+        f"{at['=dog/2.png']},,keep,=dog",
+    )  # fmt: skip
+    done = run("clean", pets, "--decisions", decisions, "--out", tmp_path / "new")
+    assert "1 fixed, 1 dropped, 1 kept as they are: 21 of 24 samples" in done.stdout
+    assert f"curriculoss train --data {tmp_path / 'new'} --loss mae" in done.stdout
+    assert {path: path.read_bytes() for path in pets.rglob("*.png")} == before
+    new = sorted(str(path.relative_to(tmp_path / "new")) for path in (tmp_path / "new").rglob("*.png"))
+    old = sorted(name for name in at if name not in ("cat/0.png", "cat/1.png", "cat/3.png", "=dog/5.png"))
+    assert new == sorted([*old, "=dog/0-2.png"])  # =dog/0.png was there already
+    assert (tmp_path / "new/=dog/0-2.png").read_bytes() == before[pets / "cat/0.png"]
+    assert len(load(tmp_path / "new").train) == 21  # retraining reads it
+    (fix, drop, keep) = rows(tmp_path / "new/changes.csv")
+    assert fix["written"].endswith("0-2.png") and (drop["written"], keep["decision"]) == ("", "keep")
+
+
+def test_clean_keeps_test_images_beside_train(pets, tmp_path):
+    root = tmp_path / "root"
+    (root / "test").mkdir(parents=True)
+    os.rename(pets, root / "train")
+    os.mkdir(root / "test/cat")
+    Image.new("RGB", (12, 12)).save(root / "test/cat/x.png")
+    report = json.loads(run("clean", root, "--decisions", decided(tmp_path / "d.csv", "0,,drop,"), "--out",
+                            tmp_path / "new", "--link", "--json").stdout)  # fmt: skip
+    found = load(report["data"])
+    assert len(found.train) == 21 and len(found.test) == 1
+    assert (tmp_path / "new/train/cat/0.png").samefile(root / "train/cat/0.png")
+
+
+def test_clean_changes_labels_of_a_csv_and_nothing_else_in_it(table, tmp_path):
+    decisions = decided(tmp_path / "d.csv", "0,,fix,yes", "3,,drop,")
+    report = json.loads(run("clean", table, "--decisions", decisions, "--out", tmp_path / "new", "--json").stdout)
+    before, after = table.read_text().splitlines(), (tmp_path / "new/own.csv").read_text().splitlines()
+    assert after[1] == before[1].replace(",no,", ",yes,") and after[2:] == [*before[2:4], *before[5:]]
+    assert report["samples"] == len(load(tmp_path / "new/own.csv").train) == 29
+
+
+@pytest.mark.parametrize("vectors", [False, True])
+def test_parquet_of_numbers_or_of_embeddings_is_audited_and_cleaned(tmp_path, vectors):
+    x = np.random.default_rng(0).standard_normal((20, 3)).astype(np.float32)
+    columns = {"embedding": list(x)} if vectors else {f"f{i}": x[:, i] for i in range(3)}
+    path = tmp_path / "own.parquet"
+    parquet.write_table(pyarrow.table({**columns, "kind": ["a", "b"] * 10}), path)
+    np.testing.assert_array_equal(load(path, label="kind").train.inputs.numpy(), x)
+    run("audit", path, "--label", "kind", "--epochs", "1", "--out", tmp_path / "a", "--json")
+    run("clean", path, "--label", "kind", "--decisions", decided(tmp_path / "d.csv", "1,,fix,a", "2,,drop,"),
+        "--out", tmp_path / "new")  # fmt: skip
+    found = parquet.read_table(tmp_path / "new/own.parquet")
+    assert found["kind"].to_pylist() == ["a", "a", *["b", "a"] * 8, "b"]
+    assert found.schema.names == [*columns, "kind"]
+
+
+@pytest.mark.parametrize("lists", [[[1.0], [1.0, 2.0]], [[1.0], None], [[1.0], [None]], [[], []]])
+def test_embeddings_of_different_lengths_are_refused(tmp_path, lists):
+    kind = pyarrow.list_(pyarrow.float32())
+    parquet.write_table(pyarrow.table({"e": pyarrow.array(lists, kind), "y": ["a", "b"]}), tmp_path / "own.parquet")
+    with pytest.raises(DataError, match="expected lists of one length, without missing numbers, in column 'e'"):
+        load(tmp_path / "own.parquet")
+
+
+def test_embeddings_with_labels_beside_them(tmp_path):
+    np.save(tmp_path / "x.npy", np.random.default_rng(0).standard_normal((40, 130)))
+    (tmp_path / "y.txt").write_text("left\nright\n" * 20)
+    given = (tmp_path / "x.npy", "--labels", tmp_path / "y.txt")
+    run("audit", *given, "--epochs", "2", "--out", tmp_path / "a", "--json")
+    assert Run(tmp_path / "a/run").result["network"] == "linear"
+    run("clean", *given, "--decisions", decided(tmp_path / "d.csv", "1,,fix,left", "2,,drop,"), "--out", tmp_path / "b")
+    found = load(tmp_path / "b/x.npz")
+    assert len(found.train) == 39 and found.train.target.tolist()[:3] == [0, 0, 1]
+    assert "expected its labels beside it, as --labels FILE" in refused("audit", tmp_path / "x.npy", "--out", tmp_path)
+
+
+def test_tables_are_shown_as_rows_with_their_columns(table, tmp_path):
+    run("audit", table, "--epochs", "1", "--out", tmp_path / "a", "--json")
+    page = (tmp_path / "a/audit.html").read_text()
+    content = json.loads(page.partition('id="data">')[2].partition("</script>")[0])
+    assert content["features"] == ["height", "width"] and len(content["items"]) == 30
+    item = next(item for item in content["items"] if item["index"] == 7)
+    assert item["row"] == [float(table.read_text().splitlines()[8].split(",")[0]), 7.0] and not item["image"]
+
+
+def test_rows_that_name_one_image_twice_are_two_samples(tmp_path):
+    for name in ("a.png", "b.png"):
+        Image.new("L", (8, 8), 30).save(tmp_path / name)
+    path = tmp_path / "own.csv"
+    path.write_text("file,label\na.png,x\na.png,y\nb.png,y\nb.png,x\na.png,x\n")
+    result = json.loads(run("audit", path, "--epochs", "1", "--out", tmp_path / "a", "--json").stdout)
+    assert result["samples"] == 5
+    run("clean", path, "--decisions", decided(tmp_path / "d.csv", "1,,fix,x"), "--out", tmp_path / "new")
+    assert load(tmp_path / "new/own.csv").train.target.tolist() == [0, 0, 1, 0, 0]
+
+
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [
+        (["0,,keep,", "0,,drop,"], "line 3: sample 0 has contradictory decisions"),
+        (["30,,drop,"], "line 2: sample '30' is not in the data"),
+        (["-1,,drop,"], "line 2: sample '-1' is not in the data"),
+        (["x,,drop,"], "line 2: sample 'x' is not in the data"),
+        (["0,,shrug,"], "line 2: expected keep, fix or drop, got 'shrug'"),
+        (["0,,fix,"], "line 2: fix expects a label that is one of the classes, got ''"),
+        (["0,,fix,maybe"], "line 2: fix expects a label that is one of the classes, got 'maybe'"),
+        (["0,,fix,no"], "line 2: fix contradicts the label 'no', which sample 0 is given already"),
+        (["0,,keep,yes"], "line 2: keep contradicts the label 'yes': sample 0 is given 'no'"),
+        ([f"{i},,drop," for i in range(0, 30, 2)], "fewer than two classes would be left"),
+    ],
+)
+def test_decisions_that_cannot_be_meant_are_refused(table, tmp_path, lines, said):
+    decisions = decided(tmp_path / "d.csv", *lines)
+    assert said in refused("clean", table, "--decisions", decisions, "--out", tmp_path / "new")
+    assert not (tmp_path / "new").exists()
+
+
+def test_folders_and_files_that_clean_cannot_use_are_refused(pets, table, tmp_path):
+    nothing = decided(tmp_path / "d.csv")
+    assert "is not an empty folder" in refused("clean", table, "--decisions", nothing, "--out", tmp_path)
+    assert "is inside" in refused("clean", pets, "--decisions", nothing, "--out", pets / "new")
+    assert "known by name" in refused("clean", "digits", "--decisions", nothing, "--out", tmp_path / "new")
+    (tmp_path / "bad.csv").write_text("a,b\n1,2\n")
+    assert "expected the columns index,path,decision,label" in refused(
+        "clean", table, "--decisions", tmp_path / "bad.csv", "--out", tmp_path / "new"
+    )
+    other = decided(tmp_path / "other.csv", f"0,{pets}/cat/0.png,drop,")
+    assert "are these decisions on other data?" in refused(
+        "clean", pets, "--decisions", other, "--out", tmp_path / "new"
+    )
+    unread = decided(tmp_path / "unread.csv", "13,,drop,")
+    assert "sample '13' could not be read" in refused("clean", pets, "--decisions", unread, "--out", tmp_path / "new")
+
+
+def test_a_numbered_class_must_not_be_left_empty(tmp_path):
+    np.savez(tmp_path / "own.npz", x=np.eye(4), y=[0, 1, 2, 2])
+    said = refused("clean", tmp_path / "own.npz", "--decisions", decided(tmp_path / "d.csv", "1,,fix,2"), "--out",
+                   tmp_path / "new")  # fmt: skip
+    assert "class 1 would be left without samples" in said
+
+
+def test_a_misspelt_class_may_be_left_empty(tmp_path):
+    (tmp_path / "own.csv").write_text("x,label\n1,cat\n2,dog\n3,catt\n")
+    done = run("clean", tmp_path / "own.csv", "--decisions", decided(tmp_path / "d.csv", "2,,fix,cat"), "--out",
+               tmp_path / "new")  # fmt: skip
+    assert "classes without samples now: 'catt'" in done.stdout
+    assert load(tmp_path / "new/own.csv").class_names == ("cat", "dog")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("x,label\n1,cat\n2,\n3,dog\n", "expected a label for every sample, got none for sample 1"),
+        ("x,label\n1,0\n2,\n3,1\n", "expected a label in every row, got none in row 1"),
+        ("x,label\n1,cat\n2,cat\n", "expected at least two classes"),
+        ("x,label\n1,cat\nnan,dog\n", "expected a number, got a missing value in row 1, column 'x'"),
+    ],
+)
+def test_tables_that_cannot_be_audited_are_one_clear_line(tmp_path, text, said):
+    (tmp_path / "own.csv").write_text(text)
+    assert said in refused("audit", tmp_path / "own.csv", "--out", tmp_path / "a")
+
+
+def test_a_class_without_readable_images_is_one_clear_line(pets, tmp_path):
+    for file in (pets / "cat").iterdir():
+        file.write_bytes(b"")
+    assert "cat: a class folder without readable images" in refused("audit", pets, "--out", tmp_path / "a")
+
+
+def test_training_that_would_have_nothing_to_test_on_is_refused(table, tmp_path):
+    said = refused("train", "--data", table, "--holdout", "0", "--epochs", "1", "--out", tmp_path / "run")
+    assert "holdout expects 0 < holdout < 1 where the data have no test samples" in said
+
+
+def test_photos_of_any_size_are_audited_and_shown_as_small_pictures(tmp_path):
+    chance = np.random.default_rng(0)
+    for i in range(8):
+        folder = tmp_path / "photos" / ("sea", "sky")[i % 2]
+        folder.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(chance.integers(0, 255, (90 + i, 120, 3), dtype=np.uint8)).save(folder / f"{i}.jpg")
+    command = ("audit", tmp_path / "photos", "--width", "0.1", "--epochs", "1", "--json")
+    result = json.loads(run(*command, "--out", tmp_path / "a").stdout)
+    assert result["samples"] == 8 and (tmp_path / "a/audit.html").read_text().count("data:image/jpeg;base64") == 8
+    assert "is inside" in refused(*command, "--out", tmp_path / "photos/audit")
+
+
+def test_clean_writes_a_class_as_the_table_has_it(tmp_path):
+    (tmp_path / "own.csv").write_text("x,label\n1,true\n2,false\n3,true\n4,false\n")
+    decisions = decided(tmp_path / "d.csv", "0,,fix,0")
+    run("clean", tmp_path / "own.csv", "--decisions", decisions, "--out", tmp_path / "new")
+    assert (tmp_path / "new/own.csv").read_text() == "x,label\n1,false\n2,false\n3,true\n4,false\n"
+
+
+def test_decisions_hold_when_the_data_have_moved(pets, tmp_path):
+    decisions = decided(tmp_path / "d.csv", "16,elsewhere/pets/cat/0.png,drop,")
+    os.rename(pets, tmp_path / "moved")
+    run("clean", tmp_path / "moved", "--decisions", decisions, "--out", tmp_path / "new")
+    assert not (tmp_path / "new/cat/0.png").exists() and (tmp_path / "new/cat/1.png").exists()
