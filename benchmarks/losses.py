@@ -157,8 +157,8 @@ class Cell(NamedTuple):
 
 
 def budget(numbers: int, quick: bool) -> Budget:
-    """Time enough for minima to settle on a machine that is otherwise idle, 90 seconds for the largest batch."""
-    seconds = max(20.0, 1.4e-6 * numbers)
+    """Time enough for minima to settle on a machine that is otherwise idle: 20 to 90 seconds a shape."""
+    seconds = max(20.0, min(90.0, 4e-6 * numbers))
     return Budget(2, seconds / 10) if quick else Budget(4, seconds)
 
 
