@@ -1,10 +1,10 @@
 """scikit-learn: an estimator for noisy labels in a pipeline, its settings searched, and the labels to look at first."""
 
 import numpy as np
-from sklearn.datasets import load_digits  # type: ignore[import-untyped]
-from sklearn.model_selection import GridSearchCV, train_test_split  # type: ignore[import-untyped]
-from sklearn.pipeline import make_pipeline  # type: ignore[import-untyped]
-from sklearn.preprocessing import StandardScaler  # type: ignore[import-untyped]
+from sklearn.datasets import load_digits
+from sklearn.model_selection import GridSearchCV, train_test_split
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
 
 from curriculoss import GCE
 from curriculoss.integrations.sklearn import RobustClassifier

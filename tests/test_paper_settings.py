@@ -10,7 +10,7 @@ import torch
 
 from curriculoss import data as data_sets
 from curriculoss import models
-from curriculoss.paper import settings
+from curriculoss.paper import reproduce, settings
 from curriculoss.paper.artefacts import ARTEFACTS, get
 from curriculoss.paper.published import find, published
 from curriculoss.paper.reproduce import Plan, estimate
@@ -133,9 +133,14 @@ def test_more_seeds_are_asked_for_the_main_tables_only(tmp_path):
     assert replace(plans["table:fix"], wanted_seeds=2).seeds == 2
 
 
-def test_estimates_grow_with_the_epochs():
+def test_estimates_measure_each_kind_of_run_once_and_grow_with_the_epochs(monkeypatch):
+    measured, measure = [], reproduce._seconds_an_epoch
+    monkeypatch.setattr(reproduce, "_seconds_an_epoch", lambda *given: measured.append(measure(*given)) or measured[-1])
     spec = replace(SCALES["smoke"].spec(Cell(settings.CE, "cifar10")), subset=256)
-    assert estimate([replace(spec, epochs=8)], jobs=1) > 2 * estimate([spec], jobs=1) > 0
+    robust = replace(spec, loss="mae", fix="scale", tau=2.6, noise="symmetric:0.4", seed=1)
+    assert estimate([replace(spec, epochs=3), replace(robust, epochs=8)], jobs=2) == pytest.approx(11 * measured[0] / 2)
+    assert len(measured) == 1
+    assert measured[0] > 0
 
 
 def _steps(cell, folder, steps):

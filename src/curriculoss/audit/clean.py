@@ -228,7 +228,7 @@ def _csv(work: Work) -> Written:
 
 
 def _parquet(work: Work) -> Written:
-    import pyarrow  # type: ignore[import-untyped]
+    import pyarrow
     from pyarrow import parquet
 
     before = parquet.read_table(work.path)

@@ -111,7 +111,7 @@ def _thumbnail(source: Source, index: int) -> str:
             picture = open_image(inputs.files[position], "RGB")
         else:
             pixels = inputs[position].permute(1, 2, 0).double().numpy()
-            if pixels.dtype != np.uint8 and inputs.dtype.is_floating_point:
+            if inputs.dtype.is_floating_point:
                 spread = float(pixels.max() - pixels.min()) or 1.0
                 pixels = 255 * (pixels - pixels.min()) / spread
             channels = pixels[..., :3] if pixels.shape[2] >= 3 else pixels[..., 0]

@@ -77,7 +77,7 @@ def _average(rows: NDArray[Any]) -> Floats:
 
 def against_truth(scores: Floats, wrong: NDArray[np.bool_]) -> dict[str, float | None]:
     """For trials with known noise: AUROC, and the share of wrong labels missed if as many are flagged as there are."""
-    from scipy.stats import rankdata  # type: ignore[import-untyped]
+    from scipy.stats import rankdata
 
     count, right = int(wrong.sum()), int((~wrong).sum())
     if not count or not right:

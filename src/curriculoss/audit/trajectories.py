@@ -42,7 +42,7 @@ class Recorder:
             path = self.folder / name
             mode: Any = "r+" if number else "w+"
             file = np.lib.format.open_memmap(path, mode=mode, dtype=np.float16, shape=self.shape)
-            file[number] = margins.clamp(-LIMIT, LIMIT).numpy()
+            file[number] = margins.clamp(-LIMIT, LIMIT).numpy()  # beyond float16, as where training went astray
             file.flush()
 
 

@@ -11,7 +11,7 @@ import typer
 from curriculoss.cli.console import UsageError, app, new_console, new_table, print_json
 from curriculoss.cli.mistakes import mistakes, stopped
 from curriculoss.cli.settings import AsJson, DataDir, Download, Workers
-from curriculoss.cli.training import _Bar
+from curriculoss.cli.training import Bar
 
 Label = Annotated[str | None, typer.Option(help="The label column of a table (label, y or target).")]
 Labels = Annotated[Path | None, typer.Option(help="For an .npy file: its labels, as .npy or one a line.")]
@@ -58,7 +58,7 @@ def audit(
         from curriculoss.audit.score import DEFAULT
 
         source = reading.read(data, labels, label=label, data_dir=data_dir, download=download)
-        with _Bar(quiet=as_json) as bar:
+        with Bar(quiet=as_json) as bar:
             try:
                 found = finding.examine(
                     source, out / "run", {k: v for k, v in asked.items() if v is not None}, score=score or DEFAULT,

@@ -40,7 +40,7 @@ def losses(as_json: Annotated[bool, typer.Option("--json", help="Machine-readabl
     as frequent as the right one. A loss that is unbounded below drives logits to infinity unless weight decay or early
     stopping holds them. All facts are for the default hyperparameters.
     """
-    rows = [_facts(names) for names in _names()]
+    rows = [_facts(names) for names in registry.synonyms().values()]
     if as_json:
         print_json(rows)
         return
@@ -226,14 +226,6 @@ def _fixed(loss: Any, method: str, tau: float | None, num_classes: int) -> tuple
         warnings.simplefilter("always")
         fixed = initial.fix(loss, method, tau=tau, num_classes=num_classes)
     return fixed, "; ".join(str(warning.message) for warning in caught)
-
-
-def _names() -> list[list[str]]:
-    """Names of the same loss together."""
-    groups: dict[Any, list[str]] = {}
-    for name in registry.available():
-        groups.setdefault(registry.factory(name), []).append(name)
-    return list(groups.values())
 
 
 def _facts(names: list[str]) -> dict[str, Any]:

@@ -65,7 +65,7 @@ def train(
         from curriculoss.training import many
 
         wanted = training.RunSpec.from_dict(collected(preset, spec, settings))
-        with _Bar(quiet=as_json) as bar:
+        with Bar(quiet=as_json) as bar:
             try:
                 result = training.train(
                     wanted, out, data_dir=data_dir, download=download, workers=workers, accelerator=accelerator,
@@ -83,7 +83,7 @@ def train(
         _print_result(result, training.Run(Path(result["run"])))
 
 
-class _Bar:
+class Bar:
     """The loop's progress on a terminal: a bar for the epoch, a line for what the monitors say."""
 
     def __init__(self, quiet: bool) -> None:
@@ -94,7 +94,7 @@ class _Bar:
         self.task = self.progress.add_task("reading the data", total=None)
         self.scores = ""
 
-    def __enter__(self) -> _Bar:
+    def __enter__(self) -> Bar:
         self.progress.start()
         return self
 

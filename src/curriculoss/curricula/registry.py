@@ -27,6 +27,14 @@ def available() -> tuple[str, ...]:
     return tuple(_factories)
 
 
+def synonyms() -> dict[Callable[..., Any], list[str]]:
+    """What makes each loss, with all of its names: MAE has two."""
+    found: dict[Callable[..., Any], list[str]] = {}
+    for name, make in _factories.items():
+        found.setdefault(make, []).append(name)
+    return found
+
+
 def suggestion(word: str, known: Collection[str]) -> str:
     """What to say after an unknown word: the nearest of the known ones, letters in another order first, and all."""
 

@@ -114,7 +114,8 @@ def statistics(inputs: Tensor) -> tuple[tuple[float, ...], tuple[float, ...]]:
         for row, chunk in zip(sums, chunks, strict=True):
             row.copy_((chunk.double() - centre).square().sum(axes))
         std = (sums.sum(0) / count).sqrt()
-    std = torch.where(std > 1e-6 * mean.abs().clamp(min=1e-30), std, 1.0)  # constant up to rounding
+    # What is constant up to rounding is not blown up to noise; at least 1e-30, for what is 0 throughout.
+    std = torch.where(std > 1e-6 * mean.abs().clamp(min=1e-30), std, 1.0)
     return tuple(mean.tolist()), tuple(std.tolist())
 
 

@@ -20,7 +20,7 @@ def flips_of(sends: dict[int, int], num_classes: int) -> Tensor:
 
 def _pools() -> list[list[NDArray[np.uint8]]]:
     """Train and test pools, disjoint: for each, the digits 0 to 9 as arrays of (n, 8, 8)."""
-    from sklearn.datasets import load_digits  # type: ignore[import-untyped]
+    from sklearn.datasets import load_digits
 
     bunch = load_digits()
     images = np.rint(bunch.images * (255 / 16)).astype(np.uint8)

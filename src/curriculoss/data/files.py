@@ -42,7 +42,7 @@ def present(folder: Path, remote: Remote) -> bool:
 
 def fetch(folder: Path, remote: Remote) -> None:
     """Download a file from its official address; it appears under its name only if whole and right."""
-    import pooch  # type: ignore[import-untyped]
+    import pooch
 
     if remote.address is None or remote.md5 is None:
         raise DataError(f"{remote.place} has no address to download from")

@@ -106,7 +106,7 @@ class _Sheet:
 
     def _is_vectors(self) -> bool:
         """Whether the inputs are one column of lists, as embeddings often are."""
-        from pyarrow import types  # type: ignore[import-untyped]
+        from pyarrow import types
 
         kind = self.table.schema.field(self.inputs[0]).type
         lists = types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind)

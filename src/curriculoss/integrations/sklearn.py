@@ -21,10 +21,10 @@ from curriculoss.regularized import Regularized
 with needed("sklearn"):
     import numpy as np
     from numpy.typing import ArrayLike, NDArray
-    from sklearn.base import BaseEstimator, ClassifierMixin  # type: ignore[import-untyped]
-    from sklearn.utils import check_random_state  # type: ignore[import-untyped]
-    from sklearn.utils.multiclass import check_classification_targets  # type: ignore[import-untyped]
-    from sklearn.utils.validation import (  # type: ignore[import-untyped]
+    from sklearn.base import BaseEstimator, ClassifierMixin
+    from sklearn.utils import check_random_state
+    from sklearn.utils.multiclass import check_classification_targets
+    from sklearn.utils.validation import (
         _check_sample_weight,
         check_is_fitted,
         validate_data,
@@ -75,7 +75,7 @@ class RobustClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  #
         self.device = device
         self.random_state = random_state
 
-    def fit(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:  # noqa: N803
+    def fit(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
         features, given = validate_data(self, X, y, dtype=[np.float64, np.float32])
         check_classification_targets(given)
         weight = _check_sample_weight(sample_weight, features, dtype=np.float64, ensure_non_negative=True)
@@ -90,11 +90,11 @@ class RobustClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  #
             self._train(features, target, weight, torch.Generator().manual_seed(seed))
         return self
 
-    def predict(self, X: ArrayLike) -> NDArray[Any]:  # noqa: N803
+    def predict(self, X: ArrayLike) -> NDArray[Any]:
         likeliest = self.predict_proba(X).argmax(1)
         return np.asarray(self.classes_[likeliest])
 
-    def predict_proba(self, X: ArrayLike) -> NDArray[Any]:  # noqa: N803
+    def predict_proba(self, X: ArrayLike) -> NDArray[Any]:
         check_is_fitted(self)
         features = validate_data(self, X, dtype=[np.float64, np.float32], reset=False)
         like = next(self.network_.parameters())

@@ -17,7 +17,7 @@ from types import MappingProxyType
 
 import numpy as np
 import torch
-from scipy import stats  # type: ignore[import-untyped]
+from scipy import stats
 
 from curriculoss.initial import SEVERE, expected_initial_margin, percent, simulate_initial_margins
 from curriculoss.paper import settings

@@ -18,10 +18,7 @@ FACTS = "Facts are for the default hyperparameters"
 
 def named() -> dict[str, Callable[..., Any]]:
     """What makes every registered loss, by its names: `MAE/RCE` has two."""
-    names: dict[Callable[..., Any], list[str]] = {}
-    for name in registry.available():
-        names.setdefault(registry.factory(name), []).append(name.upper())
-    return {"/".join(some): factory for factory, some in names.items()}
+    return {"/".join(names).upper(): factory for factory, names in registry.synonyms().items()}
 
 
 def losses() -> Table:

@@ -7,8 +7,9 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -38,31 +39,37 @@ def train_many(
     """`train` for each folder and spec, `jobs` at a time (as many as cores), one thread each; `watch` is told how many
     epochs are done. Results of those that finished, and why others did not: one that diverges or whose folder is not as
     it should be does not stop the others. Any other error does; what is done is kept and need not be done again."""
-    jobs = max(1, min(jobs or os.cpu_count() or 1, len(runs)))
-    context = multiprocessing.get_context("spawn")
     results: dict[Path, dict[str, Any]] = {}
     failed: dict[Path, RunError] = {}
-    with ProcessPoolExecutor(jobs, mp_context=context, initializer=_single_threaded) as pool:
+    with processes(max(1, min(jobs or os.cpu_count() or 1, len(runs)))) as pool:
         waiting: dict[Future[dict[str, Any]], Path] = {
             pool.submit(train, spec, folder, **options): folder for folder, spec in runs.items()
         }
+        while waiting:
+            done, _ = wait(waiting, timeout=0.5, return_when=FIRST_COMPLETED)
+            for future in done:
+                folder = waiting.pop(future)
+                try:
+                    results[folder] = future.result()
+                except RunError as error:
+                    failed[folder] = error
+            if watch is not None:
+                watch(sum(epochs_done(folder) for folder in runs))
+    return {x: results[x] for x in runs if x in results}, {x: failed[x] for x in runs if x in failed}
+
+
+@contextmanager
+def processes(jobs: int) -> Iterator[ProcessPoolExecutor]:
+    """So many, with one thread each. They end with the block at once if that fails."""
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(jobs, mp_context=context, initializer=_single_threaded) as pool:
         try:
-            while waiting:
-                done, _ = wait(waiting, timeout=0.5, return_when=FIRST_COMPLETED)
-                for future in done:
-                    folder = waiting.pop(future)
-                    try:
-                        results[folder] = future.result()
-                    except RunError as error:
-                        failed[folder] = error
-                if watch is not None:
-                    watch(sum(epochs_done(folder) for folder in runs))
+            yield pool
         except BaseException:
             for process in list((pool._processes or {}).values()):  # what they have finished is on the disk
                 process.terminate()
             pool.shutdown(wait=False, cancel_futures=True)
             raise
-    return {x: results[x] for x in runs if x in results}, {x: failed[x] for x in runs if x in failed}
 
 
 def _single_threaded() -> None:
