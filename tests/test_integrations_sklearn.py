@@ -18,7 +18,7 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from curriculoss import GCE, MAE, Scaled, fix
-from curriculoss.integrations.sklearn import RobustClassifier, default_loss
+from curriculoss.integrations.sklearn import RobustClassifier
 
 
 @parametrize_with_checks([RobustClassifier(epochs=25)])
@@ -81,12 +81,6 @@ def test_defaults_are_ahead_with_noisy_labels(noisy_digits: dict[str, Any], othe
 def test_low_margins_are_wrong_labels(noisy_digits: dict[str, Any]) -> None:
     margins = noisy_digits["model"][-1].margins_
     assert roc_auc_score(noisy_digits["wrong"], -margins) > 0.95
-
-
-def test_the_default_loss_is_scaled_only_where_it_would_underfit() -> None:
-    assert default_loss(2) == default_loss(9) == MAE()
-    assert default_loss(100) == fix(MAE(), "scale", tau=2.6, num_classes=100)
-    assert default_loss(100) != MAE()
 
 
 def test_a_loss_has_a_name_or_is_given_and_may_be_fixed(iris: tuple[np.ndarray, np.ndarray]) -> None:

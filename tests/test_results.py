@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks import auto
 from curriculoss.paper.artefacts import ARTEFACTS, get
 from curriculoss.paper.records import FILE, Records
 from curriculoss.paper.reproduce import Plan
@@ -88,3 +89,8 @@ def test_tables_have_the_columns_that_people_compare_by():
         if artefact.kind == "table" and artefact.cells:
             with (RESULTS / f"{artefact.stem}.csv").open(encoding="utf-8", newline="") as file:
                 assert {"n", "mean", "std", "paper"} <= set(csv.DictReader(file).fieldnames or ()), name
+
+
+def test_page_about_the_self_setting_loss_is_what_its_numbers_say():
+    folder = RESULTS / "auto"
+    assert (folder / "README.md").read_text(encoding="utf-8") == auto.page(auto.read(folder / "accuracy.csv"))

@@ -111,10 +111,18 @@ def test_finished_run_is_only_read(tmp_path):
     assert again == {**first, "resumed_from_epoch": 3, "already_finished": True} and not first["already_finished"]
 
 
-@pytest.mark.parametrize("loss", [{"loss": "mae", "fix": "shift", "tau": 1.0}, {"loss": "peer"}], ids=["mae", "peer"])
+@pytest.mark.parametrize(
+    "loss",
+    [
+        {"loss": "mae", "fix": "shift", "tau": 1.0},
+        {"loss": "peer"},
+        {"loss": "auto", "data": "digits-1000", "subset": 500},
+    ],
+    ids=["mae", "peer", "auto"],
+)
 def test_same_spec_gives_the_same_bits_also_when_broken_off(tmp_path, loss):
-    """Peer loss draws random numbers as it trains."""
-    spec = RunSpec(**QUICK, **loss, learning_rate=0.01)
+    """Peer loss draws random numbers as it trains, and "auto" changes."""
+    spec = RunSpec(**{**QUICK, **loss}, learning_rate=0.01)
     train(spec, tmp_path / "one")
     train(spec, tmp_path / "two")
     for epochs in (1, 2):

@@ -1,5 +1,6 @@
 """Robust losses for noisy labels, seen as curricula: one margin, and for each loss a weight function over it."""
 
+from curriculoss.auto import AutoLoss
 from curriculoss.curricula import (
     AEL,
     AGCE,
@@ -52,6 +53,7 @@ __all__ = [
     "SCE",
     "TCE",
     "ActivePassive",
+    "AutoLoss",
     "Curriculum",
     "Decomposition",
     "Designed",

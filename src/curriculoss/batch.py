@@ -11,13 +11,13 @@ A class with logit -inf does not exist here either.
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 from torch.autograd import Function
 
-from curriculoss.curricula import CE, Curriculum
+from curriculoss.curricula import CE
 from curriculoss.margin import BLOCK, accurate, call, class_index, class_margins, soft_margin, transformed, walk
 
 
@@ -74,6 +74,12 @@ def weight_of(target: Tensor, class_weight: Tensor | None, ignore_index: int, dt
     return class_weight.to(dtype)[target.masked_fill(ignored, 0)].masked_fill(ignored, 0.0)
 
 
+class OfMargin(Protocol):
+    """A curriculum, or what has its loss."""
+
+    def loss(self, margin: Tensor) -> Tensor: ...
+
+
 class Batch:
     """Logits and targets, indices or probabilities, and what losses ask of them."""
 
@@ -94,7 +100,7 @@ class Batch:
             return (self.target.to(self.margin.dtype) * _along_classes(self.class_weight, self.logits)).sum(1)
         return weight_of(self.target, self.class_weight, self.ignore_index, self.margin.dtype)
 
-    def primary(self, curriculum: Curriculum) -> Tensor:
+    def primary(self, curriculum: OfMargin) -> Tensor:
         """w_y·l(Δ_y), 0 where ignored, or Σ_i t_i·w_i·l(Δ_i) for probabilities t."""
         if not self.target.is_floating_point():
             value = curriculum.loss(self.margin).masked_fill(self.target == self.ignore_index, 0.0)

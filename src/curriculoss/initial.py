@@ -45,7 +45,7 @@ def expected_initial_margin(num_classes: int, sigma: float = 1.0) -> float:
     The closed form is a Taylor expansion whose last term must be small. With few classes, or scores that spread
     widely, the expectation is integrated numerically instead. Two classes have 0 exactly.
     """
-    num_classes = _checked_num_classes("expected_initial_margin", num_classes)
+    num_classes = checked_num_classes("expected_initial_margin", num_classes)
     if not is_finite(sigma) or not 0 <= sigma <= 100:
         raise ValueError(f"expected_initial_margin expects 0 <= sigma <= 100, got sigma={sigma!r}")
     if num_classes == 2:
@@ -79,7 +79,7 @@ def simulate_initial_margins(
     num_classes: int, num_samples: int = 10_000, *, sigma: float = 1.0, generator: torch.Generator | None = None
 ) -> Tensor:
     """Margins of i.i.d. scores N(0, σ²), one a sample; the same every time unless a generator is given."""
-    num_classes = _checked_num_classes("simulate_initial_margins", num_classes)
+    num_classes = checked_num_classes("simulate_initial_margins", num_classes)
     if num_samples < 1:
         raise ValueError(f"simulate_initial_margins expects num_samples >= 1, got num_samples={num_samples}")
     if not is_finite(sigma) or sigma < 0:
@@ -259,7 +259,7 @@ def _initial_margins(caller: str, num_classes: int | None, initial_margins: Sequ
     if (num_classes is None) == (initial_margins is None):
         raise ValueError(f"{caller} expects either num_classes or initial_margins")
     if num_classes is not None:
-        num_classes = _checked_num_classes(caller, num_classes)
+        num_classes = checked_num_classes(caller, num_classes)
         return simulate_initial_margins(num_classes, affordable_samples(num_classes)).double()
     margins = _as_margins(caller, "initial_margins", initial_margins)
     if not margins.numel() or margins.isnan().any():
@@ -291,7 +291,7 @@ def percent(share: float) -> str:
     return f"{100 * share:.3g} %"
 
 
-def _checked_num_classes(caller: str, num_classes: int) -> int:
+def checked_num_classes(caller: str, num_classes: int) -> int:
     """As a plain integer: numpy's and torch's are ones, too."""
     try:
         number = operator.index(num_classes)

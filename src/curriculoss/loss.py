@@ -57,7 +57,11 @@ class RobustLoss(nn.Module):
         super().__setattr__(name, value)
         if name in ("loss", "normalize") and "loss" in self.__dict__:
             self.scale = 1 / self.loss.unit_weight if self.normalize else 1.0
-            self._curriculum = self.loss if isinstance(self.loss, Curriculum) else None
+
+    @property
+    def curriculum(self) -> Curriculum | None:
+        """Whose weights depend on the margin alone, now and later; None if the loss has no such."""
+        return self.loss if isinstance(self.loss, Curriculum) else None
 
     def extra_repr(self) -> str:
         text = f"{self.loss}, reduction={self.reduction!r}, normalize={self.normalize}"
@@ -77,14 +81,14 @@ class RobustLoss(nn.Module):
         if logits.dim() == 1:
             value: Tensor = self(logits.unsqueeze(0), target.unsqueeze(0))
             return value.squeeze(0) if self.reduction == "none" else value
-        curriculum = self._curriculum
+        curriculum = self.curriculum
         if curriculum is not None and class_weight is None and not soft:
             value = standard_loss(
                 logits, target, curriculum, scale=self.scale, ignore_index=self.ignore_index, reduction=self.reduction
             )
         else:
             batch = Batch(logits, target, class_weight, self.ignore_index)
-            value = self._reduced(self.loss.of(batch) * self.scale, target)
+            value = self._reduced(self.of_batch(batch), target)
         return _in_dtype_of(logits, value)
 
     def linear(self, hidden: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor) -> Tensor:
@@ -94,9 +98,18 @@ class RobustLoss(nn.Module):
         if isinstance(weight, Tensor) and weight.dim():
             self._check_classes(len(weight))
         margin = linear_soft_margin(hidden, weight, bias, target, ignore_index=self.ignore_index)
-        value = self.loss.loss(margin) * self.scale
+        value = self.of_margin(margin, target)
         value = value * weight_of(target, self.class_weight, self.ignore_index, value.dtype)
         return _in_dtype_of(hidden, self._reduced(value, target))
+
+    def of_margin(self, margin: Tensor, target: Tensor) -> Tensor:
+        """The loss of each sample with that margin of a curriculum, not weighed by class yet."""
+        assert isinstance(self.loss, Curriculum)
+        return self.loss.loss(margin) * self.scale
+
+    def of_batch(self, batch: Batch) -> Tensor:
+        """The loss of each sample, 0 where ignored."""
+        return self.loss.of(batch) * self.scale
 
     def _reduced(self, value: Tensor, target: Tensor) -> Tensor:
         """Losses that already carry their weights. Summed in float64: a sum may overflow where the mean does not."""

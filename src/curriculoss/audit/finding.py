@@ -117,12 +117,7 @@ def examine(
         raise ValueError("an audit runs in one process: start it without torchrun")
     if score not in scores_of.SCORES:
         raise ValueError(f"unknown score {score!r}, expected one of {', '.join(scores_of.SCORES)}")
-    dataset = source.dataset
-    count = min(len(dataset.train), int(settings.get("subset") or len(dataset.train)))
-    chosen = recipe(dataset.num_classes, count, kind_of(dataset)) | dict(settings)
-    if "epochs" in settings:
-        chosen["test_every"] = settings["epochs"]
-    spec = RunSpec.from_dict({"data": source.name, **chosen})
+    spec, dataset = make_spec(source, settings), source.dataset
     task = make_task(spec, dataset=dataset)
     recorder = Recorder(folder, len(task.train), spec.epochs)
     train(spec, folder, dataset=dataset, watcher=recorder, workers=workers, accelerator=accelerator, progress=progress)
@@ -140,6 +135,16 @@ def examine(
         trajectories=Trajectories(np.array(seen.soft), np.array(seen.hard), seen.after),  # the files may go
         wrong=None if task.clean is None else (task.clean != task.given).numpy(),
     )
+
+
+def make_spec(source: Source, settings: Mapping[str, Any]) -> RunSpec:
+    """The recipe for these data, and what is to be otherwise."""
+    dataset = source.dataset
+    count = min(len(dataset.train), int(settings.get("subset") or len(dataset.train)))
+    chosen = recipe(count, kind_of(dataset)) | dict(settings)
+    if "epochs" in settings:
+        chosen["test_every"] = settings["epochs"]
+    return RunSpec.from_dict({"data": source.name, **chosen})
 
 
 def _look(spec: RunSpec, task: Task, folder: Path, workers: int) -> None:

@@ -6,10 +6,9 @@ import math
 from typing import Any
 
 from curriculoss.data import Dataset, Images
-from curriculoss.initial import TAU
+from curriculoss.training.spec import AUTO
 
 EMBEDDING = 128  # features from which on they are taken for an embedding, and a linear classifier does
-FEW = 10  # classes with which margins start at -TAU already, so that there is nothing to fix
 STEPS = 2_000  # that an audit takes at least, if its epochs are not to be too many
 EPOCHS = {"embeddings": (10, 40), "features": (15, 60), "images": (15, 60), "photos": (15, 40)}  # fewest and most
 
@@ -23,13 +22,13 @@ def kind_of(dataset: Dataset) -> str:
     return "embeddings" if dataset.shape[0] >= EMBEDDING else "features"
 
 
-def recipe(num_classes: int, num_samples: int, kind: str) -> dict[str, Any]:
+def recipe(num_samples: int, kind: str) -> dict[str, Any]:
     """Fields of a RunSpec for data of that kind."""
     batch_size = 128 if num_samples < 20_000 or kind in ("images", "photos") else 512
     least, most = EPOCHS[kind]
     epochs = min(most, max(least, math.ceil(STEPS * batch_size / num_samples)))
     return {
-        **_loss(num_classes),
+        "loss": AUTO,
         "network": {"embeddings": "linear", "features": "mlp"}.get(kind, "auto"),
         "learning_rate": 0.02 if kind == "embeddings" else 0.05,
         "batch_size": batch_size,
@@ -37,10 +36,3 @@ def recipe(num_classes: int, num_samples: int, kind: str) -> dict[str, Any]:
         "test_every": epochs,  # test samples, where there are any, are no part of an audit
         "holdout": 0,  # every sample is looked at
     }
-
-
-def _loss(num_classes: int) -> dict[str, Any]:
-    """Scaled MAE where there is something to scale. With ten classes or fewer MAE may lose some, GCE does not."""
-    if num_classes > FEW:
-        return {"loss": "mae", "fix": "scale", "tau": TAU}
-    return {"loss": "gce", "params": {"q": 0.7}}

@@ -8,7 +8,7 @@ try:
 except ModuleNotFoundError as missing:
     sys.exit(f"Error: the command line needs {missing.name}: pip install 'curriculoss[cli]'")
 
-from curriculoss.cli import audit, curricula, data, paper, settings, training
+from curriculoss.cli import audit, curricula, data, paper, settings, training, tuning
 from curriculoss.cli.console import app, main
 
-__all__ = ["app", "audit", "curricula", "data", "main", "paper", "rich", "settings", "training", "typer"]
+__all__ = ["app", "audit", "curricula", "data", "main", "paper", "rich", "settings", "training", "tuning", "typer"]

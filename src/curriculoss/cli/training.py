@@ -23,7 +23,9 @@ from curriculoss.cli.settings import AsJson, DataDir, Download, Preset, SpecFile
 def train(
     settings: dict[str, Any],
     out: Annotated[Path, typer.Option(help="The run's folder.")],
-    loss: Annotated[str | None, typer.Option(help="A loss by name; `curriculoss losses` lists them (ce).")] = None,
+    loss: Annotated[
+        str | None, typer.Option(help="A loss by name (ce); `curriculoss losses` lists them, auto sets itself.")
+    ] = None,
     param: Annotated[
         list[str] | None, typer.Option("--param", "-p", metavar="NAME=NUMBER", help="A hyperparameter; repeatable.")
     ] = None,
@@ -48,7 +50,7 @@ def train(
     \b
     curriculoss train --data digits-100 --noise symmetric:0.4 --loss mae --fix scale --out run
     curriculoss train --preset cifar100 --data-dir ~/data --subset 20000 --width 0.25 --epochs 12 --out run
-    curriculoss train --data my-photos/ --loss gce -p q=0.5 --out run
+    curriculoss train --data my-photos/ --loss auto --out run
     torchrun --nproc-per-node 2 -m curriculoss train --data mnist --out run
 
     A run that was stopped goes on where it was when the same command is given again; a finished one is only printed.
@@ -156,7 +158,7 @@ def _short(value: float | None) -> str:
 @takes_settings
 def compare(
     settings: dict[str, Any],
-    losses: Annotated[list[str], typer.Argument(help="Such as ce mae mae:scale gce:q=0.5 gce:q=0.5:shift=2.")],
+    losses: Annotated[list[str], typer.Argument(help="Such as auto ce mae mae:scale gce:q=0.5 gce:q=0.5:shift=2.")],
     out: Annotated[Path, typer.Option(help="A folder for the runs, the table and the page.")],
     seeds: Annotated[int, typer.Option(help="Runs of each: seeds 0 to n-1.")] = 1,
     jobs: Annotated[int | None, typer.Option(help="Runs side by side, one thread each (as many as cores).")] = None,

@@ -10,7 +10,8 @@ from typing import Any, Self
 import torch
 from torch import nn
 
-from curriculoss.curricula import MAE, Curriculum, get
+from curriculoss.auto import AutoLoss
+from curriculoss.curricula import Curriculum, get
 from curriculoss.curricula.base import is_finite
 from curriculoss.initial import fix as fixed
 from curriculoss.integrations import needed
@@ -34,15 +35,10 @@ BLOCK = 2**14  # rows that are predicted at once
 AUTO = "auto"
 
 
-def default_loss(num_classes: int) -> Curriculum:
-    """What `loss="auto"` means: MAE, scaled to where margins start if it would underfit with so many classes."""
-    return MAE() if num_classes < 10 else fixed(MAE(), "scale", num_classes=num_classes)
-
-
 class RobustClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # its bases have no types
     """A multilayer perceptron for labels that may be wrong. Put a `StandardScaler` before it.
 
-    `loss` is "auto" (see `default_loss`), a name such as "mae", or a loss such as `GCE(0.5)`; `fix` and `tau` are those
+    `loss` is "auto" (`AutoLoss`), a name such as "mae", or a loss such as `GCE(0.5)`; `fix` and `tau` are those
     of `curriculoss.fix`. It trains by AdamW for so many epochs, with a learning rate that falls like a cosine, in
     float64 unless X is float32. The same `random_state` gives the same network; torch's own stays as it is.
 
@@ -57,7 +53,7 @@ class RobustClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  #
         fix: str | None = None,
         tau: float | None = None,
         hidden_layer_sizes: Sequence[int] = (100,),
-        epochs: int = 100,
+        epochs: int = 50,
         batch_size: int = 64,
         learning_rate: float = 0.01,
         weight_decay: float = 0.1,
@@ -83,11 +79,12 @@ class RobustClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  #
         self.classes_, target = np.unique(given, return_inverse=True)
         if len(self.classes_) < 2:
             raise ValueError(f"RobustClassifier expects at least 2 classes, got 1 class: {self.classes_[0]}")
-        self.loss_ = self._make_loss(len(self.classes_))
+        criterion = self._make_criterion(len(self.classes_))
+        self.loss_ = criterion.loss
         seed = int(check_random_state(self.random_state).randint(2**31))
         with torch.random.fork_rng([]):  # some losses draw
             torch.manual_seed(seed)
-            self._train(features, target, weight, torch.Generator().manual_seed(seed))
+            self._train(criterion.to(self.device), features, target, weight, torch.Generator().manual_seed(seed))
         return self
 
     def predict(self, X: ArrayLike) -> NDArray[Any]:
@@ -103,14 +100,14 @@ class RobustClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  #
             return torch.cat([self.network_(block.to(like)).softmax(1).cpu() for block in blocks]).numpy()
 
     def _train(
-        self, features: NDArray[Any], label: NDArray[Any], weight: NDArray[Any], generator: torch.Generator
-    ) -> None:
+        self, criterion: RobustLoss, features: NDArray[Any], label: NDArray[Any], weight: NDArray[Any],
+        generator: torch.Generator,
+    ) -> None:  # fmt: skip
         counted = torch.tensor(weight.nonzero()[0])
         inputs, target = (torch.tensor(array, device=self.device) for array in (features, label))
         share = torch.tensor(weight * (len(counted) / weight.sum())).to(inputs)  # of mean 1 over those that count
         sizes = (inputs.shape[1], *self.hidden_layer_sizes, len(self.classes_))
         self.network_ = _perceptron(sizes, generator).to(inputs)
-        criterion = RobustLoss(self.loss_, reduction="none")
         monitor = Monitor(criterion, num_classes=sizes[-1], num_samples=len(inputs), device=self.device)
         optimizer = torch.optim.AdamW(self.network_.parameters(), self.learning_rate, weight_decay=self.weight_decay)
         schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, self.epochs)
@@ -129,14 +126,13 @@ class RobustClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  #
             monitor.end_epoch()
         self.margins_ = monitor.samples().mean.numpy()
 
-    def _make_loss(self, num_classes: int) -> Curriculum | Regularized:
+    def _make_criterion(self, num_classes: int) -> RobustLoss:
         if self.loss == AUTO:
-            return default_loss(num_classes)
+            return AutoLoss(num_classes, reduction="none")
         loss: Any = get(self.loss) if isinstance(self.loss, str) else self.loss
-        made: Curriculum | Regularized = (
-            loss if self.fix is None else fixed(loss, self.fix, tau=self.tau, num_classes=num_classes)
-        )
-        return made
+        if self.fix is not None:
+            loss = fixed(loss, self.fix, tau=self.tau, num_classes=num_classes)
+        return RobustLoss(loss, reduction="none")
 
     def _check(self) -> None:
         sizes = self.hidden_layer_sizes

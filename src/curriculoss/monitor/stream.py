@@ -10,6 +10,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from curriculoss.auto import AutoLoss
 from curriculoss.curricula import Curriculum
 from curriculoss.loss import RobustLoss
 from curriculoss.margin import check_num_classes, check_target, kind, soft_margin, wide
@@ -118,7 +119,9 @@ class Monitor:
         if margin is None:
             assert logits is not None
             margin = soft_margin(logits, label)
-        if not isinstance(self._loss, Curriculum):
+        if isinstance(self.loss_fn, AutoLoss):
+            columns["weight"] = self.loss_fn.bell.weight(margin)
+        elif not isinstance(self._loss, Curriculum):
             assert logits is not None
             columns["weight"] = sample_weight(self._loss, logits, label, margin)
         if self._table is not None:
@@ -191,7 +194,10 @@ class Monitor:
             counts.index_add_(0, places, group.long())
 
     def _weight(self, margin: Tensor, kept: dict[str, Tensor]) -> Tensor:
-        weight = self._loss.weight(wide(margin)) if isinstance(self._loss, Curriculum) else wide(kept["weight"])
+        if isinstance(self._loss, Curriculum) and not isinstance(self.loss_fn, AutoLoss):
+            weight = self._loss.weight(wide(margin))
+        else:
+            weight = wide(kept["weight"])
         if (factor := self.loss_fn.class_weight) is not None:
             # An ignored target is no class; its weight is not counted.
             weight = weight * factor.to(self.device)[kept["target"].clamp(0, self.num_classes - 1)]

@@ -166,6 +166,7 @@ def _train(
     monitor = Monitor(
         criterion, num_classes=task.dataset.num_classes, num_samples=len(task.train), device=fabric.device
     )
+    criterion = criterion.to(fabric.device)
     facts, state = task.facts(), checkpoint.load(folder, spec.hash)
     if state is not None:
         _expect_same(folder, facts)
@@ -177,6 +178,7 @@ def _train(
             network.load_state_dict(state["network"])
             optimizer.load_state_dict(state["optimizer"])
             monitor.load_state_dict(state["monitor"])
+            criterion.load_state_dict(state.get("criterion", {}))
             rows, histograms = list(state["rows"]), dict(state["histograms"])
         if writes:  # it may have been killed between the checkpoint and these
             _write_records(folder, rows, histograms)
@@ -194,6 +196,8 @@ def _train(
         torch.manual_seed((spec.seed * 1_000_003 + number) % 2**63)  # for losses that draw, so that resuming is exact
         loss = _epoch(spec, number, batches, fabric, model, criterion, optimizer, monitor, clean, progress, watcher)
         between = time.perf_counter()
+        for buffer in criterion.buffers():  # what a loss has followed, one for all processes
+            buffer.copy_(torch.as_tensor(fabric.all_reduce(buffer)))
         record = monitor.end_epoch()
         if not math.isfinite(loss):
             advice = f"try a smaller learning rate than {spec.learning_rate:g}"
@@ -218,7 +222,8 @@ def _train(
         for key in HISTOGRAMS:
             histograms.setdefault(key, []).append(getattr(record.histogram, key).cpu())
         if writes:
-            kept = {"spec": spec.hash, "network": network.state_dict(), "optimizer": optimizer.state_dict()}
+            kept = {"spec": spec.hash, "network": network.state_dict(), "optimizer": optimizer.state_dict(),
+                    "criterion": criterion.state_dict()}  # fmt: skip
             # The checkpoint first: all else can be made from it.
             checkpoint.save(folder, {**kept, "monitor": monitor.state_dict(), "rows": rows, "histograms": histograms})
             _write_records(folder, rows, histograms)

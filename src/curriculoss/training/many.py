@@ -62,7 +62,7 @@ def train_many(
 def processes(jobs: int) -> Iterator[ProcessPoolExecutor]:
     """So many, with one thread each. They end with the block at once if that fails."""
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(jobs, mp_context=context, initializer=_single_threaded) as pool:
+    with ProcessPoolExecutor(jobs, context, initializer=_single_threaded, initargs=(os.getpid(),)) as pool:
         try:
             yield pool
         except BaseException:
@@ -72,10 +72,10 @@ def processes(jobs: int) -> Iterator[ProcessPoolExecutor]:
             raise
 
 
-def _single_threaded() -> None:
+def _single_threaded(parent: int | None = None) -> None:
     torch.set_num_threads(1)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # whoever started us decides
-    threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
+    threading.Thread(target=_end_with, args=(parent or os.getppid(),), daemon=True).start()
 
 
 def _end_with(parent: int) -> None:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
 import curriculoss.noise as noise_kinds
+from curriculoss.auto import ENDS_AS
 from curriculoss.curricula import Curriculum, registry
 from curriculoss.initial import METHODS
 from curriculoss.regularized import Regularized
@@ -28,6 +29,7 @@ SCHEDULES: Mapping[str, Callable[[RunSpec, float], float]] = {
     "warmup": lambda spec, done: _warmup(spec, done),
 }
 NEWER = {"test": None, "test_every": 1}  # settings that came later, and what was so before
+AUTO = "auto"  # `AutoLoss`, which is no loss of the registry: it depends on the number of classes
 PRECISIONS = ("32-true", "16-mixed", "bf16-mixed", "64-true")
 AUGMENTS = ("auto", "none", "shift", "shift-flip", "crop-flip-jitter")
 
@@ -118,6 +120,8 @@ class RunSpec:
             if self.schedule != schedule and getattr(self, name) != getattr(RunSpec, name):
                 raise ValueError(f"{name} belongs to schedule {schedule!r}, got schedule {self.schedule!r}")
         noise_kinds.parse(self.noise)
+        if self.loss == AUTO and (self.params or self.fix is not None or not self.normalize):
+            raise ValueError(f"loss {AUTO!r} sets itself: leave out its params, fix and normalize")
         loss = self.make_loss()
         if self.fix is not None and not isinstance(loss, Curriculum):
             raise ValueError(f"fix works on curricula, functions of the margin alone such as mae, got {self.loss!r}")
@@ -127,7 +131,9 @@ class RunSpec:
             raise ValueError(f"{name} expects {what}, got {getattr(self, name)!r}")
 
     def make_loss(self) -> Curriculum | Regularized:
-        """The loss by name, not fixed yet."""
+        """The loss by name, not fixed yet; of "auto", what it comes to."""
+        if self.loss == AUTO:
+            return ENDS_AS
         loss: Curriculum | Regularized = registry.get(self.loss, **self.params)
         return loss
 

@@ -14,12 +14,13 @@ import torch
 from torch import Tensor, nn
 
 from curriculoss import data, models, noise
+from curriculoss.auto import AutoLoss
 from curriculoss.curricula import Curriculum
 from curriculoss.data import Dataset, Images, Split
 from curriculoss.data.batches import Batches
 from curriculoss.initial import TAU, fix, measure_initial_margins
 from curriculoss.loss import RobustLoss
-from curriculoss.training.spec import RunSpec
+from curriculoss.training.spec import AUTO, RunSpec
 
 MEASURED = 2_048  # samples whose margins are measured for the fix
 HASHED = 2**28  # bytes of inputs that a fingerprint is made of; of more, every so many samples
@@ -142,6 +143,8 @@ def network_name(spec: RunSpec, task: Task) -> str:
 
 def make_criterion(spec: RunSpec, task: Task, network: nn.Module) -> RobustLoss:
     """The loss, fixed for where margins start. What a fix had to say is said again as a warning."""
+    if spec.loss == AUTO:
+        return AutoLoss(task.dataset.num_classes)
     loss = spec.make_loss()
     if spec.fix is not None:
         assert isinstance(loss, Curriculum)  # the spec has seen to it

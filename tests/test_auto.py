@@ -1,0 +1,198 @@
+"""AutoLoss: what it weighs with, how it follows a network, and that it can stand wherever RobustLoss can."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+
+import pytest
+import torch
+from torch.testing import assert_close
+
+from curriculoss import MAE, AutoLoss, RobustLoss, Scaled, decompose, soft_margin
+from curriculoss.auto import MEMORY, NARROWEST, WIDEST
+from curriculoss.monitor import Monitor
+from curriculoss.training.spec import RunSpec
+from curriculoss.training.task import make_criterion, make_network, make_task
+
+LIKELIHOODS = {1e-4: WIDEST, 0.01: 0.2, 0.5: NARROWEST}  # and the alpha that is due
+compiles = pytest.mark.filterwarnings("ignore::DeprecationWarning:torch")  # the compiler uses what torch has deprecated
+
+
+def batch(
+    num_samples: int = 32, num_classes: int = 100, axes: tuple[int, ...] = (), dtype: torch.dtype = torch.float64
+):
+    generator = torch.Generator().manual_seed(0)
+    logits = 3 * torch.randn(num_samples, num_classes, *axes, generator=generator, dtype=torch.float64)
+    target = torch.randint(num_classes, (num_samples, *axes), generator=generator)
+    return logits.to(dtype).requires_grad_(), target
+
+
+def at(likelihood: float, **options) -> AutoLoss:
+    criterion = AutoLoss(100, **options).eval()
+    criterion.likelihood.fill_(likelihood)
+    return criterion
+
+
+def gradient(criterion, logits, target):
+    return torch.autograd.grad(criterion(logits, target).sum(), logits)[0]
+
+
+@pytest.mark.parametrize("likelihood", LIKELIHOODS)
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"reduction": "sum"},
+        {"reduction": "none"},
+        {"ignore_index": 7},
+        {"class_weight": torch.linspace(0.5, 2, 100)},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("axes", [(), (3,)], ids=str)
+def test_it_is_scaled_mae_with_unit_peak(likelihood, options, axes):
+    logits, target = batch(axes=axes)
+    fixed = RobustLoss(Scaled(MAE(), LIKELIHOODS[likelihood]), **options)
+    criterion = at(likelihood, **options)
+    tolerance = {"rtol": 1e-6, "atol": 1e-8}  # the likelihood is a float32
+    assert_close(criterion(logits, target), fixed(logits, target), **tolerance)
+    assert_close(gradient(criterion, logits, target), gradient(fixed, logits, target), **tolerance)
+
+
+@pytest.mark.parametrize("likelihood", LIKELIHOODS)
+def test_bell_weighs_as_the_gradient_does(likelihood):
+    logits, target = batch()
+    criterion = at(likelihood)
+    assert_close(criterion.bell.weight(soft_margin(logits, target)), decompose(criterion, logits, target).weight)
+
+
+def test_probabilities_may_be_targets():
+    logits, target = batch()
+    shares = torch.nn.functional.one_hot(target, 100).double()
+    for criterion in (at(0.01), AutoLoss(100)):
+        other = copy.deepcopy(criterion)
+        assert_close(criterion(logits, shares), other(logits, target))
+    soft, hard = AutoLoss(100), AutoLoss(100)
+    soft(logits, shares), hard(logits, target)
+    assert_close(soft.likelihood, hard.likelihood)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
+def test_precisions(dtype):
+    logits, target = batch(dtype=dtype)
+    found, expected = at(0.01)(logits, target), at(0.01)(logits.double(), target)
+    assert found.dtype == dtype
+    assert_close(found.double(), expected, rtol=2 * torch.finfo(dtype).eps, atol=0)
+    huge = (logits.detach() * 1e3).requires_grad_()
+    assert gradient(AutoLoss(100), huge, target).isfinite().all()
+
+
+def test_the_last_layer_may_be_part_of_it():
+    hidden, weight = torch.randn(32, 5, requires_grad=True), torch.randn(100, 5, requires_grad=True)
+    target = batch()[1]
+    fused, plain = AutoLoss(100), AutoLoss(100)
+    assert_close(fused.linear(hidden, weight, None, target), plain(hidden @ weight.T, target))
+    assert fused.likelihood == pytest.approx(float(plain.likelihood), rel=1e-6) != pytest.approx(0.01, rel=1e-6)
+
+
+@pytest.mark.parametrize(("num_classes", "alpha"), [(2, 0.45), (10, 0.45), (44, 0.45), (100, 0.2), (1000, 0.05)])
+def test_the_more_classes_the_wider_it_starts(num_classes, alpha):
+    assert float(AutoLoss(num_classes).bell.alpha) == pytest.approx(alpha, rel=1e-6)
+
+
+def test_it_narrows_as_labels_become_likely_and_stays_when_noise_is_fitted():
+    criterion, target = AutoLoss(1000), torch.arange(64)
+    alphas = []
+    for sureness in torch.linspace(0, 20, 300):
+        criterion(sureness * torch.eye(64, 1000, requires_grad=True), target)
+        alphas.append(float(criterion.bell.alpha))
+    assert alphas == sorted(alphas)
+    assert alphas[0] == pytest.approx(WIDEST) and alphas[-1] == pytest.approx(NARROWEST)
+
+
+def test_it_follows_in_training_only_and_counts_what_is_not_ignored():
+    logits, target = batch(num_classes=100)
+    for criterion, context in ((AutoLoss(100).eval(), torch.enable_grad()), (AutoLoss(100), torch.no_grad())):
+        with context:
+            criterion(logits, target)
+        assert float(criterion.likelihood) == pytest.approx(0.01)
+    target[1:] = -100
+    criterion = AutoLoss(100)
+    criterion(logits, target)
+    first = float(logits.detach().softmax(1)[0, target[0]])
+    assert float(criterion.likelihood) == pytest.approx(MEMORY * 0.01 + (1 - MEMORY) * first, rel=1e-5)
+
+
+@pytest.mark.parametrize("poison", [float("nan"), "ignored"])
+def test_a_batch_that_says_nothing_changes_nothing(poison):
+    logits, target = batch()
+    criterion = AutoLoss(100)
+    if poison == "ignored":
+        criterion(logits, torch.full_like(target, -100))
+    else:
+        criterion(logits * poison, target)
+    assert float(criterion.likelihood) == pytest.approx(0.01)
+
+
+def test_what_it_has_seen_is_kept():
+    logits, target = batch()
+    criterion = AutoLoss(100)
+    criterion(logits, target)
+    again = AutoLoss(100)
+    again.load_state_dict(criterion.state_dict())
+    for other in (again, copy.deepcopy(criterion), pickle.loads(pickle.dumps(criterion))):
+        assert torch.equal(other.likelihood, criterion.likelihood) != torch.equal(other.likelihood, torch.tensor(0.01))
+        assert torch.equal(other(logits, target), copy.deepcopy(criterion)(logits, target))
+
+
+@compiles
+def test_compiled_it_is_the_eager_one_while_alpha_changes():
+    eager, target = AutoLoss(100), torch.arange(64)
+    compiled = torch.compile(copy.deepcopy(eager), fullgraph=True, backend="aot_eager")
+    for sureness in (0.0, 3.0, 12.0):
+        logits = (sureness * torch.eye(64, 100)).requires_grad_()
+        for _ in range(20):
+            values = eager(logits, target), compiled(logits, target)
+        assert_close(*values)
+        assert_close(*(torch.autograd.grad(value, logits, retain_graph=True)[0] for value in values))
+    assert float(eager.likelihood) > 0.02
+
+
+def test_transforms_of_torch_func_leave_it_as_it_is():
+    logits, target = batch()
+    criterion = AutoLoss(100)
+    found = torch.func.grad(lambda x: criterion(x, target))(logits.detach())
+    assert float(criterion.likelihood) == pytest.approx(0.01)
+    assert_close(found, gradient(AutoLoss(100).eval(), logits, target))
+
+
+def test_monitor_has_the_weights_of_each_step():
+    criterion = AutoLoss(1000)
+    monitor, weights = Monitor(criterion, num_classes=1000), []
+    for sureness in (0.0, 4.0, 12.0):
+        logits, target = sureness * torch.eye(64, 1000), torch.arange(64)
+        for _ in range(30):
+            criterion(logits, target)
+        monitor.update(logits=logits, target=target, learning_rate=0.1)
+        weights.append(float(criterion.bell.weight(soft_margin(logits, target)).mean()))
+    epoch = monitor.end_epoch()
+    assert epoch.mean_weight == pytest.approx(sum(weights) / 3, rel=1e-5)
+    assert len({round(weight, 3) for weight in weights}) == 3
+
+
+def test_spec_makes_it_and_refuses_settings_for_it():
+    spec = RunSpec(data="digits", loss="auto", noise="symmetric:0.4")
+    task = make_task(spec)
+    criterion = make_criterion(spec, task, make_network(spec, task))
+    assert isinstance(criterion, AutoLoss) and criterion.num_classes == 10
+    assert RunSpec.from_dict(spec.as_dict()) == spec and spec.loss_name == "auto"
+    for wrong in ({"fix": "scale"}, {"params": {"q": 0.5}}, {"normalize": False}):
+        with pytest.raises(ValueError, match="'auto' sets itself"):
+            RunSpec(loss="auto", **wrong)
+
+
+@pytest.mark.parametrize("num_classes", [1, 2.5, "ten"])
+def test_wrong_numbers_of_classes_are_refused(num_classes):
+    with pytest.raises((TypeError, ValueError), match=r"AutoLoss expects .*num_classes"):
+        AutoLoss(num_classes)
