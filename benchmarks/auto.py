@@ -151,8 +151,8 @@ def page(found: Found) -> str:
         "Made by `python -m benchmarks.auto` from [accuracy.csv](accuracy.csv): test accuracy after the last epoch in",
         "percent, mean ± std over n seeds. A fix that would change nothing with so few classes, or narrow the bell, is",
         "plain MAE. *Best tau* is the best of the four by clean test labels, which nobody has. The constants of the",
-        "rule (`curriculoss/auto.py`) were chosen by seed 0 of digits-100, digits-1000, CIFAR-10 and CIFAR-100;",
-        "other seeds, MNIST and two classes have had no part in that.",
+        "rule (`curriculoss/auto.py`) were chosen by seed 0 of digits-100, digits-1000, CIFAR-10, CIFAR-100",
+        "and MNIST; other seeds and two classes have had no part in that.",
         "",
     ]
     header = ["data", "noise", "n", *METHODS, ORACLE, "auto − best tau"]

@@ -9,13 +9,13 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from curriculoss import MAE, AutoLoss, RobustLoss, Scaled, decompose, soft_margin
-from curriculoss.auto import MEMORY, NARROWEST, WIDEST
+from curriculoss import MAE, AutoLoss, RobustLoss, Scaled, decompose, expected_initial_margin, soft_margin
+from curriculoss.auto import CLEAN, MEMORY, START, WIDEST
 from curriculoss.monitor import Monitor
 from curriculoss.training.spec import RunSpec
 from curriculoss.training.task import make_criterion, make_network, make_task
 
-LIKELIHOODS = {1e-4: WIDEST, 0.01: 0.2, 0.5: NARROWEST}  # and the alpha that is due
+LIKELIHOODS = {1e-4: WIDEST, 0.01: 0.2, 0.5: CLEAN}  # and the alpha that is due
 compiles = pytest.mark.filterwarnings("ignore::DeprecationWarning:torch")  # the compiler uses what torch has deprecated
 
 
@@ -31,6 +31,7 @@ def batch(
 def at(likelihood: float, **options) -> AutoLoss:
     criterion = AutoLoss(100, **options).eval()
     criterion.likelihood.fill_(likelihood)
+    criterion.lowest.fill_(0.0)
     return criterion
 
 
@@ -96,9 +97,9 @@ def test_the_last_layer_may_be_part_of_it():
     assert fused.likelihood == pytest.approx(float(plain.likelihood), rel=1e-6) != pytest.approx(0.01, rel=1e-6)
 
 
-@pytest.mark.parametrize(("num_classes", "alpha"), [(2, 0.45), (10, 0.45), (44, 0.45), (100, 0.2), (1000, 0.05)])
+@pytest.mark.parametrize(("num_classes", "alpha"), [(2, 0.594), (10, 0.8648), (100, 0.2), (1000, 0.05)])
 def test_the_more_classes_the_wider_it_starts(num_classes, alpha):
-    assert float(AutoLoss(num_classes).bell.alpha) == pytest.approx(alpha, rel=1e-6)
+    assert float(AutoLoss(num_classes).bell.alpha) == pytest.approx(alpha, rel=1e-4)
 
 
 def test_it_narrows_as_labels_become_likely_and_stays_when_noise_is_fitted():
@@ -108,7 +109,25 @@ def test_it_narrows_as_labels_become_likely_and_stays_when_noise_is_fitted():
         criterion(sureness * torch.eye(64, 1000, requires_grad=True), target)
         alphas.append(float(criterion.bell.alpha))
     assert alphas == sorted(alphas)
-    assert alphas[0] == pytest.approx(WIDEST) and alphas[-1] == pytest.approx(NARROWEST)
+    assert alphas[0] == pytest.approx(WIDEST)
+    assert alphas[-1] == pytest.approx(START / -expected_initial_margin(1000))
+
+
+@pytest.mark.parametrize("num_classes", [2, 3, 10, 100])
+@pytest.mark.parametrize("rate", [0.0, 0.3, 0.6])
+def test_it_sees_how_many_labels_are_wrong_and_narrows_accordingly(num_classes, rate):
+    generator, criterion, alphas = torch.Generator().manual_seed(0), AutoLoss(num_classes), []
+    rate *= 1 - 1 / num_classes
+    for _ in range(400):
+        true = torch.randint(num_classes, (256,), generator=generator)
+        other = (true + torch.randint(1, num_classes, (256,), generator=generator)) % num_classes
+        given = torch.where(torch.rand(256, generator=generator) < rate, other, true)
+        known = torch.randn(256, num_classes, generator=generator)
+        criterion(known.scatter_add(1, true[:, None], torch.full((256, 1), 9.0)).requires_grad_(), given)
+        alphas.append(float(criterion.bell.alpha))
+    assert float(criterion.noise_rate) == pytest.approx(rate, abs=0.03)
+    due = min(CLEAN / (1 - rate) ** 0.5, START / max(START, -expected_initial_margin(num_classes)))
+    assert alphas[-1] == pytest.approx(due, rel=0.05)
 
 
 def test_it_follows_in_training_only_and_counts_what_is_not_ignored():

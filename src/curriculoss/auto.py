@@ -3,13 +3,16 @@
 It is MAE with scaled margins, whose weight 4σ(αΔ)σ(−αΔ) is a bell over the margin, α being one over its width. A narrow
 bell is robust: where the network is sure that a label is wrong, it has no weight. But a network that knows nothing yet
 gives every label a low margin, the lower the more classes there are, and under a narrow bell none would be learned. So
+the bell narrows as the given labels become likelier, and the further the more of them are wrong:
 
-    α = 20·p̄,  but at least 0.05 and at most 0.45,
+    α = 20·p̄,   at most 0.42/√(1 − ρ) and 2.25/|E[Δ]|,   at least 0.05.
 
-where p̄ is the mean probability of the given labels over the last steps. Before training p̄ is about 1/K: with up to 44
-classes α is 0.45 at once, with more the bell is wider, at 0.05 so wide that all labels weigh alike. As labels become
-likelier than chance, it narrows. Wrong labels cannot hurry that, as they are those that do not become likelier; nor
-does it go on for ever, so that labels which the network has fitted, right or wrong, change the loss no more.
+p̄ is the mean probability of the given labels over the last steps. Before training it is about 1/K: with many classes
+the bell starts wide, at 0.05 so wide that all labels weigh alike. Wrong labels cannot hurry it: they are those that do
+not become likelier. E[Δ] is the expected initial margin: there the weight is never below a third of the peak. And ρ is
+the noise rate, seen from ranks: a label that is wrong at random is the lowest of itself and m others in about one of m
++ 1 cases, a right one hardly ever once something is known. Labels that are taken for a similar class do not count as
+noise here: they cannot be told from hard samples.
 
 The numbers were chosen by single runs with fixed scales and other gains: the narrower and the sooner, the more robust,
 the wider and the later, the more is learned. results/auto says on which data, and how it does there and elsewhere.
@@ -24,15 +27,18 @@ from torch import Tensor
 
 from curriculoss.batch import Batch
 from curriculoss.curricula import MAE, Curriculum, Scaled
-from curriculoss.initial import checked_num_classes
+from curriculoss.initial import checked_num_classes, expected_initial_margin
 from curriculoss.loss import RobustLoss
 from curriculoss.margin import mapped, wide
 
-WIDEST, NARROWEST = 0.05, 0.45  # α
+WIDEST, CLEAN = 0.05, 0.42  # α before anything is known with very many classes, and at last if no label is wrong
+START = 2.25  # at most, α times the expected initial margin
 GAIN = 20.0  # α over p̄
-MEMORY = 0.98  # what a step leaves of the mean so far: about fifty steps count
+OTHERS = 4  # m
+MOST = 0.95  # of ρ: at first nothing is known, and all labels look wrong
+MEMORY = 0.98  # what a step leaves of the means so far: about fifty steps count
 PEAK = MAE().peak.weight
-ENDS_AS = Scaled(MAE(), NARROWEST)  # the curriculum that it comes to
+ENDS_AS = Scaled(MAE(), CLEAN)  # the curriculum that it comes to if labels are clean
 
 
 @dataclass(frozen=True)
@@ -52,10 +58,12 @@ class AutoLoss(RobustLoss):
     """Drop-in for `nn.CrossEntropyLoss` without a hyperparameter: `AutoLoss(num_classes)(logits, target)`.
 
     It follows the network while it is trained: when called with gradients enabled, and not after `eval()`. What it has
-    seen is in its `state_dict`, to be saved with the model's.
+    seen is in its `state_dict`, to be saved with the model's. `noise_rate` is its guess how many labels are wrong at
+    random, `bell` what it weighs with.
     """
 
     likelihood: Tensor  # p̄
+    lowest: Tensor  # the share of labels that are lower than m others
 
     def __init__(
         self,
@@ -69,7 +77,10 @@ class AutoLoss(RobustLoss):
             ENDS_AS, reduction=reduction, ignore_index=ignore_index, class_weight=class_weight, normalize=False
         )
         self.num_classes = checked_num_classes("AutoLoss", num_classes)
+        self.others = min(OTHERS, self.num_classes - 1)
+        self.limit = START / max(START, -expected_initial_margin(self.num_classes))
         self.register_buffer("likelihood", torch.tensor(1 / self.num_classes))
+        self.register_buffer("lowest", torch.tensor(1 / (1 + self.others)))
 
     @property
     def curriculum(self) -> Curriculum | None:
@@ -77,30 +88,52 @@ class AutoLoss(RobustLoss):
         return None
 
     @property
+    def noise_rate(self) -> Tensor:
+        """Of m others, m/(K − 1) are the true label on average, which is not lower."""
+        return wide(self.lowest).mul(1 + self.others - self.others / (self.num_classes - 1)).clamp(max=MOST)
+
+    @property
     def bell(self) -> Bell:
         """What it weighs with now."""
-        return Bell(wide(self.likelihood).mul(GAIN).clamp(WIDEST, NARROWEST))
+        limit = (CLEAN / (1 - self.noise_rate).sqrt()).clamp(max=self.limit)
+        return Bell(torch.minimum(GAIN * wide(self.likelihood), limit).clamp(min=WIDEST))
 
     def extra_repr(self) -> str:
         return f"num_classes={self.num_classes}, alpha={float(self.bell.alpha):.3g}, reduction={self.reduction!r}"
 
     def of_margin(self, margin: Tensor, target: Tensor) -> Tensor:
-        self._follow(margin.detach().sigmoid(), target)
+        """Without logits there are no ranks to see; with classes too many for logits, they would change nothing."""
+        self._follow(margin.detach().sigmoid(), target, None)
         return self.bell.loss(margin)
 
     def of_batch(self, batch: Batch) -> Tensor:
-        target = batch.target
+        target, logits = batch.target, batch.logits.detach()
         if target.is_floating_point():
-            self._follow((batch.logits.detach().softmax(1) * target).sum(1), batch.label)
+            self._follow((logits.softmax(1) * target).sum(1), target.argmax(1), logits)
         else:
-            self._follow(batch.margin.detach().sigmoid(), target)
+            self._follow(batch.margin.detach().sigmoid(), target, logits)
         return batch.primary(self.bell)
 
-    def _follow(self, likelihood: Tensor, target: Tensor) -> None:
+    def _follow(self, likelihood: Tensor, target: Tensor, logits: Tensor | None) -> None:
         following = self.training and torch.is_grad_enabled()
         if not following or (not torch.compiler.is_compiling() and mapped()):
             return
         counted = target != self.ignore_index
-        mean = likelihood.where(counted, 0.0).sum() / counted.sum()
-        mean = mean.where(mean.isfinite(), self.likelihood)  # nothing but ignored samples, or a network that diverged
-        self.likelihood.lerp_(mean.to(self.likelihood.dtype), 1 - MEMORY)
+        seen = {"likelihood": likelihood}
+        if logits is not None:
+            seen["lowest"] = self._is_lowest(logits, target.where(counted, 0))
+        sound = likelihood.where(counted, 0.0).sum().isfinite() & counted.any()  # else it diverged, or all is ignored
+        for name, each in seen.items():
+            kept = getattr(self, name)
+            mean = each.where(counted, 0.0).sum() / counted.sum()
+            kept.lerp_(mean.to(kept.dtype).where(sound, kept), 1 - MEMORY)
+
+    def _is_lowest(self, logits: Tensor, target: Tensor) -> Tensor:
+        """Of each sample, whether m other labels are all higher: other ones from sample to sample, without chance."""
+        span = self.num_classes - 1
+        place = torch.arange(target.numel(), device=target.device).reshape(target.shape).unsqueeze(1)
+        step = torch.arange(self.others, device=target.device).mul(span // self.others)
+        step = step.reshape(1, -1, *[1] * (target.dim() - 1))
+        label = target.unsqueeze(1)
+        other = (label + 1 + (place + step) % span) % self.num_classes
+        return (logits.gather(1, label) < logits.gather(1, other)).all(1).to(logits.dtype)
