@@ -49,8 +49,8 @@ def write(found: Audit, source: Source, folder: Path) -> dict[str, Any]:
     rows = (
         {
             "index": int(found.index[i]), "path": paths.get(int(found.index[i]), ""), "given": str(found.given[i]),
-            "suggested": str(found.suggested[i]), "score": f"{found.scores[i]:.6g}",
-            "p_wrong": f"{found.p_wrong[i]:.6g}",
+            "suggested": str(found.suggested[i]), "score": float(f"{found.scores[i]:.6g}"),
+            "p_wrong": float(f"{found.p_wrong[i]:.6g}"),
         }
         for i in suspects
     )  # fmt: skip
