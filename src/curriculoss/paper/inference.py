@@ -114,12 +114,13 @@ class Part:
 
     @property
     def strength(self) -> tuple[int, float]:
-        """To find the weakest part: by its verdict, then by how many intervals the value is inside its range."""
+        """To find the weakest part: by its verdict, then by how far the value is inside its range, in intervals where
+        there is one. A part without a value shows nothing and comes last."""
         order = (FAILS, UNDECIDED, HOLDS).index(self.verdict)
-        if self.estimate.value is None or self.estimate.interval is None:
-            return order, -math.inf
+        if self.estimate.value is None:
+            return order, math.inf
         room = min(self.estimate.value - self.above, self.below - self.estimate.value)
-        width = self.estimate.interval[1] - self.estimate.interval[0]
+        width = 1.0 if self.estimate.interval is None else self.estimate.interval[1] - self.estimate.interval[0]
         return order, room / width if width else math.copysign(math.inf, room)
 
     def line(self) -> str:

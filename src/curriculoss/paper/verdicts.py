@@ -20,7 +20,7 @@ Array = np.ndarray[Any, np.dtype[np.float64]]
 RULE = """\
 A claim holds if the 95 % interval of its statistic lies where it says, does not hold if it lies elsewhere, and is
 undecided otherwise, or if numbers are too few or runs missing. Of several parts all must hold, and the table shows the
-weakest. All of this is computed from the records.
+weakest: the one that lies furthest outside what is claimed of it, or least inside. All of this is computed.
 """
 
 
