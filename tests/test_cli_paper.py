@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import shutil
 from dataclasses import replace
 
 import pytest
@@ -12,16 +13,33 @@ from typer.testing import CliRunner
 from curriculoss import cli
 from curriculoss.paper import settings
 from curriculoss.paper.artefacts import ARTEFACTS
+from curriculoss.paper.records import FILE
 from curriculoss.training import many
 
 SMOKE = settings.SCALES["smoke"]
-TINY = {"data": "digits", "network": "linear", "subset": 64, "epochs": 1}
+TINY = {"data": "digits", "network": "linear", "subset": 64, "epochs": 2}
+ELR = ("figure:elr", "--scale", "smoke", "--jobs", "2", "--out")
 
 
-@pytest.fixture(autouse=True)
-def _tiny(monkeypatch):
+@pytest.fixture(autouse=True, scope="module")
+def _tiny():
     base = {name: TINY for name in SMOKE.base if "/" not in name}
-    monkeypatch.setitem(settings.SCALES, "smoke", replace(SMOKE, base=base))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(settings.SCALES, "smoke", replace(SMOKE, base=base))
+        yield
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("made")
+    run(*ELR, folder)
+    return folder
+
+
+@pytest.fixture
+def copy(made, tmp_path):
+    """Of a folder with the four runs of figure:elr, two epochs each."""
+    return shutil.copytree(made, tmp_path / "copy")
 
 
 def run(*arguments, expect=0):
@@ -74,6 +92,58 @@ def test_the_records_alone_are_enough(tmp_path):
     run("table:webvision", "--scale", "smoke", "--out", tmp_path / "two")
     assert not (tmp_path / "two/runs").exists()
     assert (tmp_path / "one/table-webvision.md").read_bytes() == (tmp_path / "two/table-webvision.md").read_bytes()
+
+
+def test_a_record_that_lacks_an_epoch_is_read_or_trained_again(copy):
+    whole = (copy / FILE).read_text("utf-8")
+    head, first, second, *others = whole.splitlines(keepends=True)
+    for cut in (first, second):
+        (copy / FILE).write_text(head + cut + "".join(others), "utf-8")
+        run(*ELR, copy)
+        assert (copy / FILE).read_text("utf-8") == whole
+    (copy / FILE).write_text(head + first + "".join(others), "utf-8")
+    (copy / "runs").rename(copy / "gone")
+    assert "4 runs, 3 done already" in run(*ELR, copy, "--dry-run").stdout
+
+
+@pytest.mark.parametrize("kept", [0, 30, 400, -1, -20])
+def test_a_record_that_was_cut_is_an_error_that_names_the_file(copy, kept):
+    cut = (copy / FILE).read_bytes()[:kept]
+    (copy / FILE).write_bytes(cut)
+    said = run(*ELR, copy, expect=1).stderr
+    assert f"cannot read {copy / FILE}: line " in said and "delete it and it is made again" in said
+    assert said.count("\n") == 1 and (copy / FILE).read_bytes() == cut
+    (copy / FILE).unlink()
+    run(*ELR, copy)
+
+
+def test_a_folder_has_one_scale(copy):
+    before = {path: path.read_bytes() for path in copy.glob("*.*")}
+    for arguments in (("figure:elr",), ("table:losses",), ("table:fix", "--dry-run")):
+        said = run(*arguments, "--scale", "cpu", "--out", copy, expect=2).stderr
+        assert f"{copy} has runs of scale smoke; give another folder for cpu" in said and said.count("\n") == 1
+    assert {path: path.read_bytes() for path in copy.glob("*.*")} == before
+
+
+def test_damaged_runs_are_all_named_with_what_to_do_and_stop_nothing(copy):
+    whole = (copy / FILE).read_bytes()
+    (copy / FILE).unlink()
+    broken = dict(
+        zip(sorted((copy / "runs").iterdir()), ("spec.json", "metrics.jsonl", "histograms.npz"), strict=False)
+    )
+    for path, name in broken.items():
+        (path / name).write_bytes((path / name).read_bytes()[:-20])
+    lacking = max(set((copy / "runs").iterdir()) - set(broken))
+    first, _ = (lacking / "metrics.jsonl").read_text().splitlines(keepends=True)
+    (lacking / "metrics.jsonl").write_text(first)
+    done = run(*ELR, copy, expect=1)
+    lines = dict(zip([*broken, lacking], sorted(done.stderr.splitlines()), strict=True))
+    for path, line in lines.items():
+        assert path.name in line and line.endswith("; delete its folder and it is trained again")
+        shutil.rmtree(path)
+    assert "figure-elr.png" in done.stdout
+    run(*ELR, copy)
+    assert (copy / FILE).read_bytes() == whole
 
 
 def test_formulae_need_no_runs(tmp_path):

@@ -15,12 +15,12 @@ from torch import Tensor, nn
 
 from curriculoss.curricula.registry import suggestion
 from curriculoss.paper import page
-from curriculoss.paper.artefacts import Artefact
+from curriculoss.paper.artefacts import ARTEFACTS, Artefact
 from curriculoss.paper.records import Records
 from curriculoss.paper.settings import SCALES, Scale
 from curriculoss.training.many import folder_name, train_many
 from curriculoss.training.spec import RunSpec
-from curriculoss.training.store import Run, RunError
+from curriculoss.training.store import DamagedError, Run, RunError
 from curriculoss.training.task import make_network, make_task
 
 RUNS = "runs"
@@ -53,7 +53,7 @@ class Plan:
 
     def done(self) -> set[Path]:
         """Finished, or known from the records of a machine that did them."""
-        records = Records.read(self.scale, self.folder)
+        records = self._records()
         return {path for path, spec in self.runs().items() if spec.hash in records or Run(path).finished}
 
     def missing(self) -> dict[Path, RunSpec]:
@@ -70,23 +70,38 @@ class Plan:
             if missing:
                 _, failed = train_many(missing, jobs=jobs, watch=watch, **options)
         finally:
-            self.take_up()
-        return failed
+            _, damaged = self.take_up()
+        advice = "delete its folder and it is trained again"
+        return {
+            path: RunError(f"{error}; {advice}") if isinstance(error, DamagedError) else error
+            for path, error in (failed | damaged).items()
+        }
 
-    def take_up(self) -> Records:
-        """Write what finished runs have shown into the records."""
+    def take_up(self) -> tuple[Records, dict[Path, RunError]]:
+        """Write what finished runs have shown into the records; those that cannot be read, and why."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        records = Records.read(self.scale, self.folder)
+        records = self._records()
         new = [Run(path) for path, spec in self.runs().items() if spec.hash not in records and Run(path).finished]
-        if new:
-            records.add(new, self.folder)
-        return records
+        return records, records.add(new, self.folder) if new else {}
+
+    def _records(self) -> Records:
+        """Of whole runs. A folder has one scale: its page and tables would not tell them apart."""
+        records = Records.read(self.scale, self.folder)
+        for name, scale in SCALES.items():
+            if name != self.scale.name and any(spec.hash in records for spec in everything(scale).values()):
+                raise ValueError(f"{self.folder} has runs of scale {name}; give another folder for {self.scale.name}")
+        return records.whole(self.runs().values())
 
     def make(self, *, data_dir: Path | str | None = None) -> Made:
         """Write the artefact's files from what is known, which may be less than all."""
-        records = self.take_up()
+        records, _ = self.take_up()
         made = MAKERS[self.artefact.kind](self, records, data_dir)
         return Made(made.text, [*made.files, page.write(self.folder, self.scale)])
+
+
+def everything(scale: Scale, folder: Path = Path()) -> dict[Path, RunSpec]:
+    """The runs of all artefacts: claims are about all."""
+    return Plan(ARTEFACTS["claims"], scale, folder).runs()
 
 
 @dataclass(frozen=True)

@@ -40,6 +40,10 @@ class RunError(RuntimeError):
     """A run's folder is not as it should be; one line says what to do."""
 
 
+class DamagedError(RunError):
+    """A file of a run cannot be read."""
+
+
 def write(path: Path, fill: Callable[[IO[bytes]], object]) -> None:
     """The whole file or none: written beside it under another name, flushed to the disk, and renamed."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}{PART}")
@@ -138,7 +142,7 @@ class Run:
         except FileNotFoundError:
             raise RunError(f"{self.path} is no run, or not far enough: it has no {name}") from None
         except Exception as error:  # readers of broken files raise whatever they stumble on
-            raise RunError(f"cannot read {file}: {str(error).splitlines()[0] if str(error) else error!r}") from None
+            raise DamagedError(f"cannot read {file}: {str(error).splitlines()[0] if str(error) else error!r}") from None
 
     @cached_property
     def spec(self) -> RunSpec:
