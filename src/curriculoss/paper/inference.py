@@ -126,11 +126,18 @@ class Part:
     def line(self) -> str:
         """`AUL: … 3.2 (2.1 to 4.3), n = 3; claimed above 0: holds`."""
         found = self.estimate
-        value = "none" if found.value is None else f"{found.value:.4g}"
-        interval = "no interval" if found.interval is None else f"{found.interval[0]:.4g} to {found.interval[1]:.4g}"
+        told = "not known yet"
+        if found.value is not None:
+            interval = "no interval" if found.interval is None else " to ".join(map(signed, found.interval))
+            told = f"{signed(found.value)} ({interval}), n = {found.n}"
         bounds = (("above", self.above), ("below", self.below))
-        claimed = " and ".join(f"{word} {bound:g}" for word, bound in bounds if math.isfinite(bound))
-        return f"{self.statistic}: {value} ({interval}), n = {found.n}; claimed {claimed}: {self.verdict}"
+        claimed = " and ".join(f"{word} {signed(bound)}" for word, bound in bounds if math.isfinite(bound))
+        return f"{self.statistic}: {told}; claimed {claimed}: {self.verdict}"
+
+
+def signed(value: float, digits: int = 4) -> str:
+    """With a minus, not a hyphen, as in tables."""
+    return f"{value:.{digits}g}".replace("-", "−")
 
 
 def combined(parts: Sequence[Part], missing: int = 0) -> str:

@@ -96,7 +96,9 @@ class Plan:
         """Write the artefact's files from what is known, which may be less than all."""
         records, _ = self.take_up()
         made = MAKERS[self.artefact.kind](self, records, data_dir)
-        return Made(made.text, [*made.files, page.write(self.folder, self.scale)])
+        planned = everything(self.scale, self.folder).values()
+        there = records.whole(planned)
+        return Made(made.text, [*made.files, page.write(self.folder, there, [spec.hash for spec in planned])])
 
 
 def everything(scale: Scale, folder: Path = Path()) -> dict[Path, RunSpec]:
