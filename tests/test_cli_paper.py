@@ -5,7 +5,11 @@ from __future__ import annotations
 import csv
 import json
 import shutil
+import sys
+import threading
+import time
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -15,6 +19,7 @@ from curriculoss.paper import settings
 from curriculoss.paper.artefacts import ARTEFACTS
 from curriculoss.paper.records import FILE
 from curriculoss.training import many
+from curriculoss.training.store import locked
 
 SMOKE = settings.SCALES["smoke"]
 TINY = {"data": "digits", "network": "linear", "subset": 64, "epochs": 2}
@@ -78,7 +83,9 @@ def test_a_table_comes_in_four_forms_and_is_not_trained_twice(tmp_path, monkeypa
     with stem.with_suffix(".csv").open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
     assert {"n", "mean", "std", "paper", "difference"} <= set(rows[0]) and {row["n"] for row in rows} == {"1"}
-    assert "table:webvision" in (tmp_path / "README.md").read_text("utf-8")
+    page = (tmp_path / "README.md").read_text("utf-8")
+    assert "**So far:** 8 of " in page and "`curriculoss reproduce table:webvision --scale smoke` (" in page
+    assert "| digits for WebVision 50 |" in page and page.count("he fixes on WebVision") == 1
     monkeypatch.setattr(many, "train", None)  # cannot be called
     before = stem.with_suffix(".csv").read_bytes()
     made = json.loads(run("table:webvision", "--scale", "smoke", "--out", tmp_path, "--json").stdout)["made"]
@@ -144,6 +151,40 @@ def test_damaged_runs_are_all_named_with_what_to_do_and_stop_nothing(copy):
     assert "figure-elr.png" in done.stdout
     run(*ELR, copy)
     assert (copy / FILE).read_bytes() == whole
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no locks there")
+def test_a_run_that_another_process_makes_is_waited_for(tmp_path):
+    (busy,) = (Path(each["run"]) for each in json.loads(run(*ELR, tmp_path, "--dry-run", "--json").stdout)["runs"]
+               if each["spec"]["loss"] == "nce")  # fmt: skip
+    busy.mkdir(parents=True)
+    held, others_done = threading.Event(), tmp_path / "runs"
+
+    def other():
+        with locked(busy):
+            held.set()
+            while len([*others_done.glob("*/result.json")]) < 3:
+                time.sleep(0.05)
+
+    process = threading.Thread(target=other)
+    process.start()
+    held.wait()
+    run(*ELR, tmp_path)
+    process.join()
+    assert (busy / "result.json").exists()
+
+
+def test_without_a_terminal_runs_are_told_line_by_line(tmp_path):
+    assert "figure:elr: 4 of 4 runs, 8 epochs\n" in run(*ELR, tmp_path).stderr
+
+
+def test_a_plan_needs_no_data_and_a_run_names_all_that_are_not_there(tmp_path):
+    nowhere = ("--data-dir", tmp_path / "nowhere", "--out", tmp_path / "out")
+    said = run("claims", "--scale", "cpu", *nowhere, "--dry-run").stdout
+    assert "405 runs, 0 done already; how long the others take is not known: " in said
+    done = run("claims", "--scale", "cpu", *nowhere, expect=2)
+    assert f"{tmp_path / 'nowhere'} is no folder, and runs need cifar10, cifar100, mnist; give" in done.stderr
+    assert not (tmp_path / "out").exists()
 
 
 def test_formulae_need_no_runs(tmp_path):

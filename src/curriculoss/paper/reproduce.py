@@ -14,13 +14,14 @@ import torch
 from torch import Tensor, nn
 
 from curriculoss.curricula.registry import suggestion
+from curriculoss.data import DataError, data_folder, listing
 from curriculoss.paper import page
 from curriculoss.paper.artefacts import ARTEFACTS, Artefact
 from curriculoss.paper.records import Records
 from curriculoss.paper.settings import SCALES, Scale
 from curriculoss.training.many import folder_name, train_many
 from curriculoss.training.spec import RunSpec
-from curriculoss.training.store import DamagedError, Run, RunError
+from curriculoss.training.store import BusyError, DamagedError, Run, RunError
 from curriculoss.training.task import make_network, make_task
 
 RUNS = "runs"
@@ -65,10 +66,15 @@ class Plan:
     ) -> dict[Path, RunError]:
         """Train what is missing and take up the records of all that is there; why some could not be finished."""
         missing = self.missing()
+        expect_data(missing.values(), **options)
         failed: dict[Path, RunError] = {}
         try:
             if missing:
                 _, failed = train_many(missing, jobs=jobs, watch=watch, **options)
+            if busy := {path: missing[path] for path, error in failed.items() if isinstance(error, BusyError)}:
+                others = {path: error for path, error in failed.items() if path not in busy}
+                _, failed = train_many(busy, jobs=jobs, watch=watch, wait=True, **options)
+                failed |= others
         finally:
             _, damaged = self.take_up()
         advice = "delete its folder and it is trained again"
@@ -147,6 +153,17 @@ def scale_named(name: str) -> Scale:
     if name not in SCALES:
         raise ValueError(f"unknown scale {name!r}{suggestion(name, SCALES)}")
     return SCALES[name]
+
+
+def expect_data(
+    specs: Iterable[RunSpec], *, data_dir: Path | str | None = None, download: bool = False, **_: Any
+) -> None:
+    """An error that names all data sets which are not here, before anything is begun."""
+    here = {each["name"] for each in listing(data_dir) if each["here"]}
+    if not download and (absent := sorted({spec.data for spec in specs} - here)):
+        folder = data_folder(data_dir)
+        what = "lacks" if folder.is_dir() else "is no folder, and runs need"
+        raise DataError(f"{folder} {what} {', '.join(absent)}; give --data-dir, or add --download")
 
 
 def estimate(specs: Iterable[RunSpec], *, jobs: int | None = None, **options: Any) -> float:
