@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import csv
 import json
+import shutil
+import sys
+import threading
+import time
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -12,16 +17,34 @@ from typer.testing import CliRunner
 from curriculoss import cli
 from curriculoss.paper import settings
 from curriculoss.paper.artefacts import ARTEFACTS
+from curriculoss.paper.records import FILE
 from curriculoss.training import many
+from curriculoss.training.store import locked
 
 SMOKE = settings.SCALES["smoke"]
-TINY = {"data": "digits", "network": "linear", "subset": 64, "epochs": 1}
+TINY = {"data": "digits", "network": "linear", "subset": 64, "epochs": 2}
+ELR = ("figure:elr", "--scale", "smoke", "--jobs", "2", "--out")
 
 
-@pytest.fixture(autouse=True)
-def _tiny(monkeypatch):
+@pytest.fixture(autouse=True, scope="module")
+def _tiny():
     base = {name: TINY for name in SMOKE.base if "/" not in name}
-    monkeypatch.setitem(settings.SCALES, "smoke", replace(SMOKE, base=base))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(settings.SCALES, "smoke", replace(SMOKE, base=base))
+        yield
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("made")
+    run(*ELR, folder)
+    return folder
+
+
+@pytest.fixture
+def copy(made, tmp_path):
+    """Of a folder with the four runs of figure:elr, two epochs each."""
+    return shutil.copytree(made, tmp_path / "copy")
 
 
 def run(*arguments, expect=0):
@@ -60,7 +83,9 @@ def test_a_table_comes_in_four_forms_and_is_not_trained_twice(tmp_path, monkeypa
     with stem.with_suffix(".csv").open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
     assert {"n", "mean", "std", "paper", "difference"} <= set(rows[0]) and {row["n"] for row in rows} == {"1"}
-    assert "table:webvision" in (tmp_path / "README.md").read_text("utf-8")
+    page = (tmp_path / "README.md").read_text("utf-8")
+    assert "**So far:** 8 of " in page and "`curriculoss reproduce table:webvision --scale smoke` (" in page
+    assert "| digits for WebVision 50 |" in page and page.count("he fixes on WebVision") == 1
     monkeypatch.setattr(many, "train", None)  # cannot be called
     before = stem.with_suffix(".csv").read_bytes()
     made = json.loads(run("table:webvision", "--scale", "smoke", "--out", tmp_path, "--json").stdout)["made"]
@@ -74,6 +99,92 @@ def test_the_records_alone_are_enough(tmp_path):
     run("table:webvision", "--scale", "smoke", "--out", tmp_path / "two")
     assert not (tmp_path / "two/runs").exists()
     assert (tmp_path / "one/table-webvision.md").read_bytes() == (tmp_path / "two/table-webvision.md").read_bytes()
+
+
+def test_a_record_that_lacks_an_epoch_is_read_or_trained_again(copy):
+    whole = (copy / FILE).read_text("utf-8")
+    head, first, second, *others = whole.splitlines(keepends=True)
+    for cut in (first, second):
+        (copy / FILE).write_text(head + cut + "".join(others), "utf-8")
+        run(*ELR, copy)
+        assert (copy / FILE).read_text("utf-8") == whole
+    (copy / FILE).write_text(head + first + "".join(others), "utf-8")
+    (copy / "runs").rename(copy / "gone")
+    assert "4 runs, 3 done already" in run(*ELR, copy, "--dry-run").stdout
+
+
+@pytest.mark.parametrize("kept", [0, 30, 400, -1, -20])
+def test_a_record_that_was_cut_is_an_error_that_names_the_file(copy, kept):
+    cut = (copy / FILE).read_bytes()[:kept]
+    (copy / FILE).write_bytes(cut)
+    said = run(*ELR, copy, expect=1).stderr
+    assert f"cannot read {copy / FILE}: line " in said and "delete it and it is made again" in said
+    assert said.count("\n") == 1 and (copy / FILE).read_bytes() == cut
+    (copy / FILE).unlink()
+    run(*ELR, copy)
+
+
+def test_a_folder_has_one_scale(copy):
+    before = {path: path.read_bytes() for path in copy.glob("*.*")}
+    for arguments in (("figure:elr",), ("table:losses",), ("table:fix", "--dry-run")):
+        said = run(*arguments, "--scale", "cpu", "--out", copy, expect=2).stderr
+        assert f"{copy} has runs of scale smoke; give another folder for cpu" in said and said.count("\n") == 1
+    assert {path: path.read_bytes() for path in copy.glob("*.*")} == before
+
+
+def test_damaged_runs_are_all_named_with_what_to_do_and_stop_nothing(copy):
+    whole = (copy / FILE).read_bytes()
+    (copy / FILE).unlink()
+    broken = dict(
+        zip(sorted((copy / "runs").iterdir()), ("spec.json", "metrics.jsonl", "histograms.npz"), strict=False)
+    )
+    for path, name in broken.items():
+        (path / name).write_bytes((path / name).read_bytes()[:-20])
+    lacking = max(set((copy / "runs").iterdir()) - set(broken))
+    first, _ = (lacking / "metrics.jsonl").read_text().splitlines(keepends=True)
+    (lacking / "metrics.jsonl").write_text(first)
+    done = run(*ELR, copy, expect=1)
+    lines = dict(zip([*broken, lacking], sorted(done.stderr.splitlines()), strict=True))
+    for path, line in lines.items():
+        assert path.name in line and line.endswith("; delete its folder and it is trained again")
+        shutil.rmtree(path)
+    assert "figure-elr.png" in done.stdout
+    run(*ELR, copy)
+    assert (copy / FILE).read_bytes() == whole
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no locks there")
+def test_a_run_that_another_process_makes_is_waited_for(tmp_path):
+    (busy,) = (Path(each["run"]) for each in json.loads(run(*ELR, tmp_path, "--dry-run", "--json").stdout)["runs"]
+               if each["spec"]["loss"] == "nce")  # fmt: skip
+    busy.mkdir(parents=True)
+    held, others_done = threading.Event(), tmp_path / "runs"
+
+    def other():
+        with locked(busy):
+            held.set()
+            while len([*others_done.glob("*/result.json")]) < 3:
+                time.sleep(0.05)
+
+    process = threading.Thread(target=other)
+    process.start()
+    held.wait()
+    run(*ELR, tmp_path)
+    process.join()
+    assert (busy / "result.json").exists()
+
+
+def test_without_a_terminal_runs_are_told_line_by_line(tmp_path):
+    assert "figure:elr: 4 of 4 runs, 8 epochs\n" in run(*ELR, tmp_path).stderr
+
+
+def test_a_plan_needs_no_data_and_a_run_names_all_that_are_not_there(tmp_path):
+    nowhere = ("--data-dir", tmp_path / "nowhere", "--out", tmp_path / "out")
+    said = run("claims", "--scale", "cpu", *nowhere, "--dry-run").stdout
+    assert "405 runs, 0 done already; how long the others take is not known: " in said
+    done = run("claims", "--scale", "cpu", *nowhere, expect=2)
+    assert f"{tmp_path / 'nowhere'} is no folder, and runs need cifar10, cifar100, mnist; give" in done.stderr
+    assert not (tmp_path / "out").exists()
 
 
 def test_formulae_need_no_runs(tmp_path):

@@ -414,6 +414,16 @@ def test_a_part_holds_if_all_of_its_interval_is_in_range(interval: tuple[float, 
     assert Part("", Estimate(0.5, 3, interval), above=0, below=1).verdict == verdict
 
 
+def test_without_intervals_the_weakest_part_is_the_one_furthest_out_of_its_range() -> None:
+    inside, out, further = (Part(f"{x}", Estimate(x, 1), below=10) for x in (7.0, 43.0, 60.0))
+    rest = Part("none", Estimate(None, 0), above=0)
+    for parts in ((inside, rest, further, out), (out, further, inside, rest)):
+        assert claims.Verdict.of(2, "", "", parts, set()).statistic == "60.0"
+    assert claims.Verdict.of(2, "", "", (rest, inside), set()).value == 7
+    sure = Part("sure", Estimate(0.5, 3, (0.2, 0.8)), above=0)
+    assert claims.Verdict.of(2, "", "", (sure, rest), set()).value is None
+
+
 def test_a_claim_is_as_good_as_its_worst_part() -> None:
     holds, fails, is_open = (Part("", Estimate(x, 3, (x, x + 1)), above=0) for x in (1.0, -3.0, -0.5))
     assert inference.combined([holds, holds]) == HOLDS

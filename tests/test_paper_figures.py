@@ -30,7 +30,7 @@ from curriculoss.paper.records import MEASURES, Record, Records
 from curriculoss.paper.reproduce import RUNS, Plan
 from curriculoss.paper.settings import SCALES, Cell, Scale
 from curriculoss.training.loop import train
-from curriculoss.training.store import Run
+from curriculoss.training.store import Run, RunError
 
 SMOKE, CPU = SCALES["smoke"], SCALES["cpu"]
 TINY = replace(
@@ -191,6 +191,29 @@ def test_dynamics_can_be_drawn_again_without_the_runs(trained: Path, tmp_path: P
     assert [path.read_bytes() for path in first] == [path.read_bytes() for path in again]
     (alone / histories.FILE).unlink()
     assert words(drawn("figure:dynamics", alone, scale=TINY)).count(figures.NOT_HERE) == 2
+
+
+def test_margins_that_were_cut_are_an_error_that_says_what_to_do(trained: Path, tmp_path: Path) -> None:
+    shutil.copytree(trained, tmp_path, dirs_exist_ok=True)
+    drawn("figure:dynamics", tmp_path, scale=TINY)
+    kept = tmp_path / histories.FILE
+    whole = kept.read_bytes()
+    kept.write_bytes(whole[:300])
+    with pytest.raises(RunError, match=r"cannot read .*margin-histograms\.npz: .*; restore it, or delete it and it is"):
+        drawn("figure:dynamics", tmp_path, scale=TINY)
+    kept.unlink()
+    drawn("figure:dynamics", tmp_path, scale=TINY)
+    assert kept.read_bytes() == whole
+    (tmp_path / initial.FILE).write_bytes((tmp_path / initial.FILE).read_bytes()[:-3])
+    with pytest.raises(RunError, match=r"cannot read .*initial-margins\.csv: line 3073 is not whole"):
+        drawn("figure:weights", tmp_path)
+
+
+def test_a_run_whose_margins_cannot_be_read_does_not_stop_the_others(trained: Path, tmp_path: Path) -> None:
+    shutil.copytree(trained, tmp_path, dirs_exist_ok=True)
+    (tmp_path / histories.FILE).unlink(missing_ok=True)
+    next((tmp_path / RUNS).glob("mae*/histograms.npz")).write_bytes(b"PK")
+    assert words(drawn("figure:dynamics", tmp_path, scale=TINY)).count(figures.NOT_HERE) == 1
 
 
 def test_a_run_that_diverged_says_so(trained: Path, tmp_path: Path) -> None:

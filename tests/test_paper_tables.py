@@ -183,7 +183,15 @@ def test_a_cell_with_fewer_runs_says_how_many(tmp_path):
     records = known(tmp_path, {key: {"test_accuracy": value} for key, value in runs.items()})
     shown = render.text(tables.table(FIX, records, 3))
     assert "57.00 ± 6.08 " in shown and "42.00 ± 2.83, n=2 " in shown and "scale cpu, n = 3" in shown
-    assert "n=3" not in shown
+    assert "n=3" not in shown and "planned" not in shown
+    assert "scale cpu, n = 3 of 4 planned" in render.text(tables.table(FIX, records, 4))
+
+
+def test_hyperparameters_are_told(tmp_path):
+    (note,) = (x for x in tables.table(FIX, known(tmp_path, {}), 1).notes if x.startswith("Hyperparameters: "))
+    assert "GCE q = 0.7; NCE+AUL alpha = 10, beta = 0.015, a = 6, q = 3; AGCE a = 0.1, q = 0.1; " in note
+    (note,) = (x for x in tables.table(UNDERFIT, known(tmp_path, {}), 1).notes if x.startswith("Hyperparameters: "))
+    assert "GCE q = 0.3; " in note
 
 
 def test_tau_is_the_papers_for_each_noise(tmp_path):
@@ -280,7 +288,12 @@ def test_each_number_stands_where_its_loss_and_condition_meet(complete, name):
     (head, _, *rows) = markdown_cells(render.markdown(tables.table(ARTEFACTS[name], complete[name], 2)))
     lines = {re.sub(r"\\?[*‡]$", "", row[0]): dict(zip(head, row, strict=True)) for row in rows}
     for entry in found:
-        place = PLACES[entry.data] if name in ("table:underfit", "table:webvision") else entry.noise.replace(":", " ")
+        used = SMOKE.base[entry.data]["data"]
+        place = (
+            f"{used} for {PLACES[entry.data]}"
+            if name in ("table:underfit", "table:webvision")
+            else entry.noise.replace(":", " ")
+        )
         measure = {"alpha_t": r"α\_t × 10⁴"}.get(entry.measure, entry.measure.replace("_", " "))
         column = f"{place} {measure}" if name in ("table:underfit", "table:snr") else place
         cell = lines[entry.row][column]

@@ -47,6 +47,7 @@ def reproduce(
     curriculoss reproduce claims --data-dir DATA
 
     Artefacts share their runs. Stopped and started again, it goes on where it was; what is done is not done again.
+    OUT/epochs.csv is the record of what is done: to have a run made again, delete its rows there and its folder.
     Tables come as text, CSV, Markdown and LaTeX, figures as PDF, SVG and PNG.
     """
     if (seeds is not None and seeds < 1) or (jobs is not None and jobs < 1):
@@ -61,6 +62,8 @@ def reproduce(
         names = list(ARTEFACTS) if artefact == "all" else [artefact]
         chosen = room.scale_named(scale)
         folder = out or (Path("results") if scale == "cpu" else Path("results") / scale)
+        if folder.is_file():
+            raise UsageError(f"--out {folder} is a file; give a folder")
         plans = [room.Plan(get(name), chosen, folder, seeds) for name in names]
         options: dict[str, Any] = {"data_dir": data_dir, "download": download}
         if dry_run:
@@ -113,31 +116,52 @@ def _count(artefact: Any, scale: Any) -> int:
 
 
 def _say_plan(plans: Sequence[Plan], jobs: int | None, as_json: bool, **options: Any) -> None:
-    from curriculoss.paper.reproduce import estimate
+    from curriculoss.data import DataError
+    from curriculoss.paper.reproduce import estimate, expect_data
 
     runs = {path: spec for plan in plans for path, spec in plan.runs().items()}
     done = {path for plan in plans for path in plan.done()}
     missing = [spec for path, spec in runs.items() if path not in done]
-    seconds = estimate(missing, jobs=jobs, **options)
+    try:
+        expect_data(missing, **options)
+        seconds, lack = estimate(missing, jobs=jobs, **options), ""
+    except DataError as error:
+        seconds, lack = None, str(error)
     if as_json:
         rows = [{"run": str(path), "done": path in done, "spec": spec.as_dict()} for path, spec in runs.items()]
         print_json({"runs": rows, "done": len(done), "missing": len(missing), "seconds": seconds})
         return
     for path in runs:
         print(("done     " if path in done else "missing  ") + path.name)
-    hours = f"{seconds / 3600:.1f} hours" if seconds > 5400 else f"{seconds / 60:.0f} minutes"
-    print(f"{len(runs)} runs, {len(done)} done already; the others take about {hours} on this machine")
+    told = f"; how long the others take is not known: {lack}"
+    if seconds is not None:
+        hours = f"{seconds / 3600:.1f} hours" if seconds > 5400 else f"{seconds / 60:.0f} minutes"
+        time = hours if seconds >= 90 else f"{seconds:.0f} seconds"
+        told = f"; the others take about {time} on this machine" if missing else ""
+    print(f"{len(runs)} runs, {len(done)} done already{told}")
 
 
 def _run(plan: Plan, jobs: int | None, as_json: bool, **options: Any) -> dict[Path, Exception]:
+    from curriculoss.training import Run
+
     console = Console(stderr=True)
     missing = plan.missing()
+    told = 0
+
+    def watch(epochs: int) -> None:
+        nonlocal told
+        bar.update(task, completed=epochs)
+        finished = sum(Run(path).finished for path in missing)
+        if finished > told and bar.disable and not as_json:  # a line a run, for logs
+            print(f"{plan.artefact.name}: {finished} of {len(missing)} runs, {epochs} epochs", file=sys.stderr)
+        told = finished
+
     columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
     with Progress(*columns, console=console, transient=True, disable=as_json or not console.is_terminal) as bar:
         task = bar.add_task(
             f"{plan.artefact.name}: epochs of {len(missing)} runs", total=sum(x.epochs for x in missing.values())
         )
         try:
-            return dict(plan.run(jobs=jobs, watch=lambda done: bar.update(task, completed=done), **options))
+            return dict(plan.run(jobs=jobs, watch=watch, **options))
         except KeyboardInterrupt as stop:
             raise stopped("stopped; the same command goes on from there", stop) from None

@@ -29,7 +29,7 @@ LOSS_COLOURS = dict(zip(("mae", "aul", "sce", "gce", "agce", "nce", "ce"), COLOU
 INFERIOR = "†"  # ends the paper's name of a loss with hyperparameters that it shows to be bad
 NAMES = {"mnist": "MNIST", "cifar10": "CIFAR-10", "cifar100": "CIFAR-100"}
 NAMES |= {name: name.replace("webvision", "WebVision") for name in settings.WEBVISION}
-AT_FIRST = f"{NETWORKS * SAMPLES:,} training samples each, under {NETWORKS} initialised networks"
+AT_FIRST = f"{SAMPLES} training samples under each of {NETWORKS} initialised networks"
 NOT_RUN, DIVERGED = "not run yet", "diverged"
 
 

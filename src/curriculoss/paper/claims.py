@@ -22,7 +22,7 @@ from scipy import stats
 from curriculoss.initial import SEVERE, expected_initial_margin, percent, simulate_initial_margins
 from curriculoss.paper import settings
 from curriculoss.paper.artefacts import get
-from curriculoss.paper.inference import Estimate, Part, difference, mean, rank_correlation, share
+from curriculoss.paper.inference import Estimate, Part, difference, mean, rank_correlation, share, signed
 from curriculoss.paper.initial import initial_margins, num_classes
 from curriculoss.paper.published import find
 from curriculoss.paper.records import SEPARATION, Records
@@ -83,7 +83,9 @@ def _average(values: Array) -> float:
 
 
 def _listed(numbers: Mapping[str, float]) -> str:
-    return ", ".join(f"{name} {'missing' if math.isnan(value) else f'{value:.3g}'}" for name, value in numbers.items())
+    return ", ".join(
+        f"{name} {'missing' if math.isnan(value) else signed(value, 3)}" for name, value in numbers.items()
+    )
 
 
 def _noises(*names: str) -> tuple[str, ...]:
@@ -195,7 +197,7 @@ def _combination(ask: Inquiry) -> Iterator[Part | str]:
     for row in (settings.NCE, settings.MAE):
         alone = ask.last(Cell(row, MANY), "train_accuracy")
         yield Part(f"training accuracy, NCE+MAE − {row.name}", mean(both - alone), above=0)
-        yield f"training accuracy with MAE × 4 − {row.name}'s: {_listed({'points': _average(unit - alone)})}"
+        yield _listed({f"training accuracy in points, with MAE × 4 − {row.name}'s:": _average(unit - alone)})
 
 
 @_claim(
@@ -215,7 +217,7 @@ def _initial_margins(ask: Inquiry) -> Iterator[Part | str]:
             ask.missing.add(data)
         for kind, margins in (("real", networks), ("simulated", simulate_initial_margins(classes))):
             found = mean((margins.double() - expected).tolist())
-            name = f"{data}: mean {kind} margin − closed form ({expected:.3f})"
+            name = f"{data}: mean {kind} margin − closed form ({signed(expected)})"
             yield Part(name, found, above=-MARGIN_ERROR, below=MARGIN_ERROR)
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
 
 from curriculoss.figures import Array
-from curriculoss.training.store import Run, write_arrays
+from curriculoss.paper.records import damaged
+from curriculoss.training.store import DamagedError, Run, write_arrays
 
 FILE = "margin-histograms.npz"
 KINDS = ("clean", "noisy")
@@ -21,8 +23,11 @@ class Histories:
         self._file = folder / FILE
         self._arrays: dict[str, Array] = {}
         if self._file.exists():
-            with np.load(self._file, allow_pickle=False) as found:
-                self._arrays = {name: found[name] for name in found.files}
+            try:
+                with self._file.open("rb") as raw, np.load(raw, allow_pickle=False) as found:
+                    self._arrays = {name: found[name] for name in found.files}
+            except Exception as error:  # numpy and zipfile raise whatever they stumble on
+                raise damaged(self._file, type(error).__name__) from None
 
     @property
     def edges(self) -> Array:
@@ -34,11 +39,14 @@ class Histories:
         return {kind: self._arrays[f"{spec_hash}-{kind}"] for kind in KINDS}
 
     def take_up(self, runs: Iterable[Run]) -> None:
-        """Those of finished runs that are not there yet; the file is written if there are any."""
-        new = [run for run in runs if run.finished and self.of(run.spec.hash) is None]
-        for run in new:
-            found = run.arrays("histograms")
-            self._arrays["edges"] = found["edges"]
-            self._arrays |= {f"{run.spec.hash}-{kind}": found[kind].astype(np.int32) for kind in KINDS}
-        if new:
+        """Those of finished runs that are not there yet, as far as they can be read; the file is written if there are
+        any."""
+        before = len(self._arrays)
+        for run in runs:
+            with suppress(DamagedError):
+                if run.finished and self.of(run.spec.hash) is None:
+                    found = run.arrays("histograms")
+                    self._arrays["edges"] = found["edges"]
+                    self._arrays |= {f"{run.spec.hash}-{kind}": found[kind].astype(np.int32) for kind in KINDS}
+        if len(self._arrays) > before:
             write_arrays(self._file, dict(sorted(self._arrays.items())))

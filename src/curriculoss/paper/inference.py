@@ -114,22 +114,30 @@ class Part:
 
     @property
     def strength(self) -> tuple[int, float]:
-        """To find the weakest part: by its verdict, then by how many intervals the value is inside its range."""
+        """To find the weakest part: by its verdict, then by how far the value is inside its range, in intervals where
+        there is one. A part without a value shows nothing and comes last."""
         order = (FAILS, UNDECIDED, HOLDS).index(self.verdict)
-        if self.estimate.value is None or self.estimate.interval is None:
-            return order, -math.inf
+        if self.estimate.value is None:
+            return order, math.inf
         room = min(self.estimate.value - self.above, self.below - self.estimate.value)
-        width = self.estimate.interval[1] - self.estimate.interval[0]
+        width = 1.0 if self.estimate.interval is None else self.estimate.interval[1] - self.estimate.interval[0]
         return order, room / width if width else math.copysign(math.inf, room)
 
     def line(self) -> str:
         """`AUL: … 3.2 (2.1 to 4.3), n = 3; claimed above 0: holds`."""
         found = self.estimate
-        value = "none" if found.value is None else f"{found.value:.4g}"
-        interval = "no interval" if found.interval is None else f"{found.interval[0]:.4g} to {found.interval[1]:.4g}"
+        told = "not known yet"
+        if found.value is not None:
+            interval = "no interval" if found.interval is None else " to ".join(map(signed, found.interval))
+            told = f"{signed(found.value)} ({interval}), n = {found.n}"
         bounds = (("above", self.above), ("below", self.below))
-        claimed = " and ".join(f"{word} {bound:g}" for word, bound in bounds if math.isfinite(bound))
-        return f"{self.statistic}: {value} ({interval}), n = {found.n}; claimed {claimed}: {self.verdict}"
+        claimed = " and ".join(f"{word} {signed(bound)}" for word, bound in bounds if math.isfinite(bound))
+        return f"{self.statistic}: {told}; claimed {claimed}: {self.verdict}"
+
+
+def signed(value: float, digits: int = 4) -> str:
+    """With a minus, not a hyphen, as in tables."""
+    return f"{value:.{digits}g}".replace("-", "−")
 
 
 def combined(parts: Sequence[Part], missing: int = 0) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -13,6 +12,7 @@ from torch import Tensor
 
 from curriculoss.data import ABOUT, listing
 from curriculoss.initial import measure_initial_margins
+from curriculoss.paper.records import read_rows
 from curriculoss.paper.settings import SCALES, Scale
 from curriculoss.training.spec import RunSpec
 from curriculoss.training.store import write_table
@@ -73,10 +73,7 @@ def _of(spec: RunSpec, rows: list[dict[str, Any]]) -> list[list[float]]:
 
 
 def _read(folder: Path) -> list[dict[str, Any]]:
-    if not (folder / FILE).exists():
-        return []
-    with (folder / FILE).open(encoding="utf-8", newline="") as file:
-        return list(csv.DictReader(file))
+    return read_rows(folder / FILE, dict.fromkeys(("data", "network", "num_classes", "seed", "margin"), str))
 
 
 def _measure(spec: RunSpec, data_dir: Path | str | None) -> list[dict[str, Any]]:

@@ -7,8 +7,9 @@ training. Numbers have six digits in it, and are always read from it, so that bo
 from __future__ import annotations
 
 import csv
+import io
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -17,7 +18,8 @@ from typing import Any
 import numpy as np
 
 from curriculoss.paper.settings import Cell, Scale
-from curriculoss.training.store import Run, write_table
+from curriculoss.training.spec import RunSpec
+from curriculoss.training.store import DamagedError, Run, RunError, write_table
 
 FILE = "epochs.csv"
 MEASURES = (
@@ -77,20 +79,30 @@ class Records:
     def read(cls, scale: Scale, folder: Path) -> Records:
         """None at all if there is no file yet."""
         rows: dict[str, list[dict[str, Any]]] = {}
-        if (folder / FILE).exists():
-            with (folder / FILE).open(encoding="utf-8", newline="") as file:
-                for row in csv.DictReader(file):
-                    rows.setdefault(row["run"], []).append({key: _value(key, text) for key, text in row.items()})
+        for row in read_rows(folder / FILE, COLUMNS):
+            rows.setdefault(row["run"], []).append(row)
         return cls(scale, {name: Record(name, tuple(some)) for name, some in rows.items()})
 
     def __len__(self) -> int:
         return len(self._found)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._found)
 
     def __contains__(self, spec_hash: str) -> bool:
         return spec_hash in self._found
 
     def __getitem__(self, spec_hash: str) -> Record:
         return self._found[spec_hash]
+
+    def whole(self, specs: Iterable[RunSpec]) -> Records:
+        """Without those of these specs that lack an epoch."""
+        epochs = {spec.hash: [*range(1, spec.epochs + 1)] for spec in specs}
+        return Records(
+            self.scale,
+            {name: record for name, record in self._found.items()
+             if name not in epochs or [row["epoch"] for row in record.rows] == epochs[name]},
+        )  # fmt: skip
 
     def of(self, cell: Cell, seed: int = 0) -> Record | None:
         return self._found.get(self.scale.spec(cell, seed).hash)
@@ -103,18 +115,50 @@ class Records:
         found = (record.last(measure) for record in self.seeds(cell, seeds))
         return Sample(tuple(value for value in found if value is not None))
 
-    def add(self, runs: Iterable[Run], folder: Path) -> None:
-        """Take up finished runs, and write the file; those that it has already stay as they are."""
-        new = {run.spec.hash: run for run in runs}
-        rows = [row for name, record in self._found.items() for row in record.rows]
-        rows += [row for name, run in new.items() if name not in self._found for row in _rows(run)]
+    def add(self, runs: Iterable[Run], folder: Path) -> dict[Path, RunError]:
+        """Take up finished runs and write the file; what it has already stays as it is. Runs that cannot be read, and
+        why."""
+        rows = [row for record in self._found.values() for row in record.rows]
+        damaged: dict[Path, RunError] = {}
+        for run in runs:
+            try:
+                rows += [] if run.spec.hash in self._found else _rows(run)
+            except DamagedError as error:
+                damaged[run.path] = error
         order = sorted(rows, key=lambda row: (row["data"], row["noise"], row["loss"], row["run"], row["epoch"]))
         write_table(folder / FILE, order)
         self._found = Records.read(self.scale, folder)._found
+        return damaged
+
+
+def read_rows(path: Path, columns: Mapping[str, Callable[[str], Any]]) -> list[dict[str, Any]]:
+    """Of a .csv file of ours, none if it is not there; what is cut short is not believed."""
+    if not path.exists():
+        return []
+    text = path.read_text("utf-8", errors="replace")
+    table = csv.DictReader(io.StringIO(text))
+    rows = []
+    try:
+        for row in table:
+            if None in (*row, *row.values()):  # too many fields, or too few
+                raise ValueError
+            rows.append({key: read(row[key]) for key, read in columns.items()})
+        if not text.endswith("\n"):
+            raise ValueError
+    except (ValueError, TypeError, KeyError, csv.Error):
+        raise damaged(path, f"line {table.line_num} is not whole") from None
+    return rows
+
+
+def damaged(path: Path, why: str) -> RunError:
+    """What to do about a file that is made from runs, or by measuring."""
+    return RunError(f"cannot read {path}: {why}; restore it, or delete it and it is made again")
 
 
 def _rows(run: Run) -> list[dict[str, Any]]:
     spec, histograms = run.spec, run.arrays("histograms")
+    if not len(run.metrics) == len(histograms["clean"]) == spec.epochs:
+        raise DamagedError(f"{run.path} has not all of its {spec.epochs} epochs")
     named = {"run": spec.hash, "data": spec.data, "noise": spec.noise, "loss": spec.loss_name, "seed": spec.seed}
     return [
         {**named, "epoch": row["epoch"], **{key: _rounded(row[key]) for key in MEASURES},
@@ -135,7 +179,12 @@ def _rounded(value: float | None) -> float | None:
     return None if value is None else float(f"{value:.{DIGITS}g}")
 
 
-def _value(key: str, text: str) -> Any:
-    if key in ("run", "data", "noise", "loss"):
-        return text
-    return int(text) if key in ("seed", "epoch") else float(text) if text else None
+def _number(text: str) -> float | None:
+    return None if text == "" else float(text)
+
+
+COLUMNS: Mapping[str, Callable[[str], Any]] = {
+    **dict.fromkeys(("run", "data", "noise", "loss"), str),
+    **dict.fromkeys(("seed", "epoch"), int),
+    **dict.fromkeys((*MEASURES, SEPARATION), _number),
+}

@@ -60,6 +60,7 @@ class Table:
     data: tuple[Mapping[str, Any], ...]
     scale: str = ""  # none for formulae
     n: int = 0  # runs behind a number, where a cell does not say otherwise
+    planned: int = 0  # as many as there will be
     stub: str = "loss"  # the head of the column of labels
 
     @property
@@ -68,7 +69,8 @@ class Table:
 
     @property
     def subtitle(self) -> str:
-        runs = f"; scale {self.scale}, n = {self.n}" if self.scale else ""
+        planned = f" of {self.planned} planned" if self.planned > self.n else ""
+        runs = f"; scale {self.scale}, n = {self.n}{planned}" if self.scale else ""
         return f"The paper's {self.source}{runs}"
 
     @property

@@ -14,13 +14,14 @@ import torch
 from torch import Tensor, nn
 
 from curriculoss.curricula.registry import suggestion
+from curriculoss.data import DataError, data_folder, listing
 from curriculoss.paper import page
-from curriculoss.paper.artefacts import Artefact
+from curriculoss.paper.artefacts import ARTEFACTS, Artefact
 from curriculoss.paper.records import Records
 from curriculoss.paper.settings import SCALES, Scale
 from curriculoss.training.many import folder_name, train_many
 from curriculoss.training.spec import RunSpec
-from curriculoss.training.store import Run, RunError
+from curriculoss.training.store import BusyError, DamagedError, Run, RunError
 from curriculoss.training.task import make_network, make_task
 
 RUNS = "runs"
@@ -53,7 +54,7 @@ class Plan:
 
     def done(self) -> set[Path]:
         """Finished, or known from the records of a machine that did them."""
-        records = Records.read(self.scale, self.folder)
+        records = self._records()
         return {path for path, spec in self.runs().items() if spec.hash in records or Run(path).finished}
 
     def missing(self) -> dict[Path, RunSpec]:
@@ -65,28 +66,50 @@ class Plan:
     ) -> dict[Path, RunError]:
         """Train what is missing and take up the records of all that is there; why some could not be finished."""
         missing = self.missing()
+        expect_data(missing.values(), **options)
         failed: dict[Path, RunError] = {}
         try:
             if missing:
                 _, failed = train_many(missing, jobs=jobs, watch=watch, **options)
+            if busy := {path: missing[path] for path, error in failed.items() if isinstance(error, BusyError)}:
+                others = {path: error for path, error in failed.items() if path not in busy}
+                _, failed = train_many(busy, jobs=jobs, watch=watch, wait=True, **options)
+                failed |= others
         finally:
-            self.take_up()
-        return failed
+            _, damaged = self.take_up()
+        advice = "delete its folder and it is trained again"
+        return {
+            path: RunError(f"{error}; {advice}") if isinstance(error, DamagedError) else error
+            for path, error in (failed | damaged).items()
+        }
 
-    def take_up(self) -> Records:
-        """Write what finished runs have shown into the records."""
+    def take_up(self) -> tuple[Records, dict[Path, RunError]]:
+        """Write what finished runs have shown into the records; those that cannot be read, and why."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        records = Records.read(self.scale, self.folder)
+        records = self._records()
         new = [Run(path) for path, spec in self.runs().items() if spec.hash not in records and Run(path).finished]
-        if new:
-            records.add(new, self.folder)
-        return records
+        return records, records.add(new, self.folder) if new else {}
+
+    def _records(self) -> Records:
+        """Of whole runs. A folder has one scale: its page and tables would not tell them apart."""
+        records = Records.read(self.scale, self.folder)
+        for name, scale in SCALES.items():
+            if name != self.scale.name and any(spec.hash in records for spec in everything(scale).values()):
+                raise ValueError(f"{self.folder} has runs of scale {name}; give another folder for {self.scale.name}")
+        return records.whole(self.runs().values())
 
     def make(self, *, data_dir: Path | str | None = None) -> Made:
         """Write the artefact's files from what is known, which may be less than all."""
-        records = self.take_up()
+        records, _ = self.take_up()
         made = MAKERS[self.artefact.kind](self, records, data_dir)
-        return Made(made.text, [*made.files, page.write(self.folder, self.scale)])
+        planned = everything(self.scale, self.folder).values()
+        there = records.whole(planned)
+        return Made(made.text, [*made.files, page.write(self.folder, there, [spec.hash for spec in planned])])
+
+
+def everything(scale: Scale, folder: Path = Path()) -> dict[Path, RunSpec]:
+    """The runs of all artefacts: claims are about all."""
+    return Plan(ARTEFACTS["claims"], scale, folder).runs()
 
 
 @dataclass(frozen=True)
@@ -130,6 +153,17 @@ def scale_named(name: str) -> Scale:
     if name not in SCALES:
         raise ValueError(f"unknown scale {name!r}{suggestion(name, SCALES)}")
     return SCALES[name]
+
+
+def expect_data(
+    specs: Iterable[RunSpec], *, data_dir: Path | str | None = None, download: bool = False, **_: Any
+) -> None:
+    """An error that names all data sets which are not here, before anything is begun."""
+    here = {each["name"] for each in listing(data_dir) if each["here"]}
+    if not download and (absent := sorted({spec.data for spec in specs} - here)):
+        folder = data_folder(data_dir)
+        what = "lacks" if folder.is_dir() else "is no folder, and runs need"
+        raise DataError(f"{folder} {what} {', '.join(absent)}; give --data-dir, or add --download")
 
 
 def estimate(specs: Iterable[RunSpec], *, jobs: int | None = None, **options: Any) -> float:

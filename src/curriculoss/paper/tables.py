@@ -197,29 +197,39 @@ def table(artefact: Artefact, records: Records, seeds: int) -> Table:
         Line(_label(row, found), tuple(_shown(by_place[row, *place], n) for place in places))
         for row in dict.fromkeys(entry.row for entry in found)
     ]
+    notes = [*_notes(artefact, records.scale, found, n)]
+    if any("erratum" in note for note in notes):
+        notes.append("Errata are numbered as in docs/deviations.md.")
     return Table(
         artefact.name,
         artefact.title,
         artefact.source,
-        tuple(_columns(places)),
+        tuple(_columns(places, records.scale)),
         tuple(lines),
-        tuple(_notes(artefact, records.scale, found, n)),
+        tuple(notes),
         tuple(entry.as_dict() for entry in found),
         records.scale.name,
         n,
+        seeds if any(map(records.scale.has, artefact.cells)) else 0,
     )
 
 
-def _columns(places: Sequence[tuple[str, str, str]]) -> Iterator[Column]:
+def _columns(places: Sequence[tuple[str, str, str]], scale: Scale) -> Iterator[Column]:
     """`symmetric` over 0.4 and 0.8; where there are several measures, `symmetric 0.4` over those."""
     several_data, several_measures = (len({place[at] for place in places}) > 1 for at in (0, 2))
     for data, noise, measure in places:
-        where = PLACES[data] if several_data else noise.replace(":", " ")
+        where = _called(data, scale) if several_data else noise.replace(":", " ")
         if several_measures:
             yield Column(WORDS[measure], where)
         else:
             group, _, name = where.rpartition(" ")
             yield Column(name, group)
+
+
+def _called(data: str, scale: Scale) -> str:
+    """`CIFAR-10`, or `digits for CIFAR-10`."""
+    used = scale.base.get(data, {}).get("data", data)
+    return PLACES[data] if used == data else f"{used} for {PLACES[data]}"
 
 
 def _label(row: str, found: Sequence[Entry]) -> str:
@@ -257,13 +267,19 @@ def _notes(artefact: Artefact, scale: Scale, found: Sequence[Entry], n: int) -> 
     if n:
         spread = "mean ± standard deviation over seeds" if n > 1 else "of one seed, so without a standard deviation"
         yield f"Ours: after the last epoch, never the best one; {spread}; n = {n} unless a cell says otherwise."
-    yield f"In brackets: the paper's number, {_statistic(found)}, and ours minus it; / where it has none."
+    compared = ", and ours minus it" if any(entry.difference is not None for entry in found) else ""
+    yield f"In brackets: the paper's number, {_statistic(found)}{compared}; / where it has none."
     if any(entry.of_best for entry in found):
         yield (
             "As the paper's are, the difference is of the best of n: of the run with the best test accuracy; for diff, "
             "of the best with noise minus the best without."
         )
+    params = {entry.row: _params(entry.cell.row) for entry in found if entry.cell.row.params}
+    if params:
+        yield f"Hyperparameters: {'; '.join(f'{row} {told}' for row, told in params.items())}."
     marks = {
+        "The paper has several numbers for shifted MAE, and for MAE and AGCE with clean labels: beside ours are those "
+        "of this table (erratum 9).": any(entry.data == "cifar100" for entry in found),
         "† has inferior hyperparameters, as in the paper.": any("†" in entry.row for entry in found),
         "‡: the paper took its numbers from Zhou et al. (ICML 2021).": any(entry.from_other_paper for entry in found),
         "* is not in the paper.": any(entry.cell.row.ours for entry in found),
@@ -275,6 +291,10 @@ def _notes(artefact: Artefact, scale: Scale, found: Sequence[Entry], n: int) -> 
     }
     yield from (note for note, holds in marks.items() if holds)
     yield from _closer(found)
+
+
+def _params(row: Row) -> str:
+    return ", ".join(f"{name} = {value:g}" for name, value in row.params.items())
 
 
 def _statistic(found: Sequence[Entry]) -> str:

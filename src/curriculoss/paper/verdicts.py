@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from curriculoss.paper.artefacts import ARTEFACTS
-from curriculoss.paper.inference import Estimate, Part, combined
+from curriculoss.paper.inference import Estimate, Part, combined, signed
 from curriculoss.paper.records import DIGITS, Records
 from curriculoss.paper.settings import Cell, Scale
 from curriculoss.training.store import write_json, write_text
@@ -20,7 +20,7 @@ Array = np.ndarray[Any, np.dtype[np.float64]]
 RULE = """\
 A claim holds if the 95 % interval of its statistic lies where it says, does not hold if it lies elsewhere, and is
 undecided otherwise, or if numbers are too few or runs missing. Of several parts all must hold, and the table shows the
-weakest. All of this is computed from the records.
+weakest: the one that lies furthest outside what is claimed of it, or least inside. All of this is computed.
 """
 
 
@@ -129,8 +129,8 @@ def markdown(verdicts: Sequence[Verdict]) -> str:
         "|---|---|---|---|---|---|---|---|",
     ]
     for each in verdicts:
-        value = "" if each.value is None else f"{each.value:.4g}"
-        interval = "" if each.interval is None else f"{each.interval[0]:.4g} to {each.interval[1]:.4g}"
+        value = "" if each.value is None else signed(each.value)
+        interval = "" if each.interval is None else " to ".join(map(signed, each.interval))
         cells = (each.number, each.claim, f"**{each.verdict}**", each.statistic, value, interval, each.n, each.missing)
         lines.append(f"| {' | '.join(map(str, cells))} |")
     for each in verdicts:

@@ -71,29 +71,40 @@ def train(
     progress: Progress | None = None,
     dataset: Dataset | None = None,
     watcher: Watcher | None = None,
+    wait: bool = False,
 ) -> dict[str, Any]:
     """Run a spec in the folder `out` and return its result; what is there already is not done again.
 
     A finished run is only read, and `already_finished` tells. One that was broken off goes on after its last whole
     epoch, with metrics that are bit for bit those of a run that never stopped. Both are refused if the data have
     changed since; of a finished run on a data set known by name, these are not read again. `dataset` is what the spec
-    means by its data, for those who have it already.
+    means by its data, for those who have it already. A run that another process writes is an error, or waited for.
     """
     folder, progress = Path(out), progress or Silent()
     fabric = _fabric(spec, accelerator)
     task = partial(make_task, spec, data_dir=data_dir, download=download, dataset=dataset)
-    if _claimed(folder, spec):
-        result = store.Run(folder).result
-        if result.get("spec") != spec.hash or not {*RESULTS, "epochs"} <= result.keys():
-            raise store.RunError(f"{folder / 'result.json'} is not that of this run; delete it to train again")
-        if (dataset is not None or _may_have_changed(spec)) and store.Run(folder).task:
-            _expect_same(folder, task().facts())
-        return {**result, "resumed_from_epoch": result["epochs"], "already_finished": True, "run": str(folder)}
+    known = partial(_known, folder, spec, task, dataset is not None or _may_have_changed(spec))
+    if (result := known()) is not None:
+        return result
     if not fabric.is_global_zero:
         return _train(spec, folder, fabric, task, workers, False, Silent(), watcher)
     folder.mkdir(parents=True, exist_ok=True)
-    with store.locked(folder):
+    with store.locked(folder, wait=wait):
+        if wait and (result := known()) is not None:
+            return result
         return _train(spec, folder, fabric, task, workers, tensorboard, progress, watcher)
+
+
+def _known(folder: Path, spec: RunSpec, task: Callable[[], Task], may_have_changed: bool) -> dict[str, Any] | None:
+    """The result of a run that is finished."""
+    if not _claimed(folder, spec):
+        return None
+    result = store.Run(folder).result
+    if result.get("spec") != spec.hash or not {*RESULTS, "epochs"} <= result.keys():
+        raise store.RunError(f"{folder / 'result.json'} is not that of this run; delete it to train again")
+    if may_have_changed and store.Run(folder).task:
+        _expect_same(folder, task().facts())
+    return {**result, "resumed_from_epoch": result["epochs"], "already_finished": True, "run": str(folder)}
 
 
 def _may_have_changed(spec: RunSpec) -> bool:

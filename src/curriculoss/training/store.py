@@ -40,6 +40,14 @@ class RunError(RuntimeError):
     """A run's folder is not as it should be; one line says what to do."""
 
 
+class BusyError(RunError):
+    """Another process writes the run."""
+
+
+class DamagedError(RunError):
+    """A file of a run cannot be read."""
+
+
 def write(path: Path, fill: Callable[[IO[bytes]], object]) -> None:
     """The whole file or none: written beside it under another name, flushed to the disk, and renamed."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}{PART}")
@@ -94,14 +102,16 @@ def write_arrays(path: Path, arrays: Mapping[str, Any]) -> None:
 
 
 @contextlib.contextmanager
-def locked(folder: Path) -> Iterator[None]:
+def locked(folder: Path, *, wait: bool = False) -> Iterator[None]:
     """One process at a time may write a run; the lock goes with the process, however that ends."""
     with (folder / ".lock").open("w") as file:
         if sys.platform != "win32":
             try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
             except OSError:
-                raise RunError(f"{folder} is being written by another process; wait for it or choose another") from None
+                raise BusyError(
+                    f"{folder} is being written by another process; wait for it or choose another"
+                ) from None
             for left in folder.glob(f".*{PART}"):  # by one that was killed
                 left.unlink(missing_ok=True)
         yield
@@ -138,7 +148,7 @@ class Run:
         except FileNotFoundError:
             raise RunError(f"{self.path} is no run, or not far enough: it has no {name}") from None
         except Exception as error:  # readers of broken files raise whatever they stumble on
-            raise RunError(f"cannot read {file}: {str(error).splitlines()[0] if str(error) else error!r}") from None
+            raise DamagedError(f"cannot read {file}: {str(error).splitlines()[0] if str(error) else error!r}") from None
 
     @cached_property
     def spec(self) -> RunSpec:
