@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import csv
 import json
+import shlex
 import shutil
+import subprocess
 import sys
 import threading
 import time
@@ -64,6 +66,12 @@ def test_list_names_every_artefact_with_its_runs():
     }
     assert counts["figure:weights"]["cpu"] == 0
     assert all(name in run("list").stdout for name in ARTEFACTS)
+
+
+def test_a_reader_that_leaves_is_no_error():
+    command = f"{shlex.quote(sys.executable)} -m curriculoss reproduce list --json | true"
+    found = subprocess.run(command, shell=True, capture_output=True, text=True, timeout=120)
+    assert not found.stderr
 
 
 def test_a_dry_run_says_what_is_done_and_how_long_the_rest_takes(tmp_path):

@@ -21,7 +21,7 @@ def mistakes() -> Iterator[None]:
     before = signal.signal(signal.SIGTERM, _terminated) if alone else None  # torchrun's processes just end
     try:
         yield
-    except (typer.Exit, typer.Abort):
+    except (typer.Exit, typer.Abort, BrokenPipeError):  # the last: a reader that has left, as head does
         raise
     except KeyboardInterrupt as stop:
         raise stopped("stopped", stop) from None

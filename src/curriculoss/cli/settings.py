@@ -46,7 +46,7 @@ SpecFile = Annotated[Path | None, typer.Option("--spec", help="Settings from a .
 DataDir = Annotated[Path | None, typer.Option(help="Where data sets are (or CURRICULOSS_DATA, or the cache folder).")]
 Download = Annotated[bool, typer.Option("--download", help="Fetch a data set that is not there.")]
 Workers = Annotated[int, typer.Option(min=0, help="Processes that decode images.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Machine-readable: one JSON object on stdout.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Machine-readable: JSON on stdout.")]
 
 
 def takes_settings(command: Callable[..., None]) -> Callable[..., None]:
