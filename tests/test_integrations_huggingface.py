@@ -18,7 +18,7 @@ from transformers import (
     TrainingArguments,
 )
 
-from curriculoss import CE, GCE, MAE, RobustLoss, Shifted, soft_margin
+from curriculoss import CE, GCE, MAE, AutoLoss, RobustLoss, Shifted, soft_margin
 from curriculoss.integrations.huggingface import MonitorCallback, TrainerLoss
 from curriculoss.monitor import Monitor
 
@@ -290,10 +290,11 @@ def test_rows_go_to_the_trainers_reporters(tmp_path: Path) -> None:
     assert len(logged(trainer)) == 2
 
 
+@pytest.mark.parametrize("criterion", [GCE(0.7), AutoLoss(CLASSES)], ids=["gce", "auto"])
 @pytest.mark.parametrize("step", [3, 4], ids=["amid an epoch", "at its last step"])
-def test_a_resumed_run_ends_with_the_same_numbers(step: int, tmp_path: Path) -> None:
+def test_a_resumed_run_ends_with_the_same_numbers(step: int, criterion: Any, tmp_path: Path) -> None:
     def run(**resume: Any) -> MonitorCallback:
-        loss = TrainerLoss(GCE(0.7))
+        loss = TrainerLoss(criterion)
         callback = MonitorCallback(loss, index="row", clean_target="clean", num_samples=COUNT)
         trainer = Trainer(
             make_model("sequence"),
@@ -308,6 +309,8 @@ def test_a_resumed_run_ends_with_the_same_numbers(step: int, tmp_path: Path) -> 
     assert whole.epoch.epoch == 2 and whole.epoch.snr is not None
     assert resumed.epoch.as_dict() == whole.epoch.as_dict()
     ours, theirs = vars(resumed.monitor.samples()), vars(whole.monitor.samples())
+    assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
+    ours, theirs = resumed.loss.criterion.state_dict(), whole.loss.criterion.state_dict()
     assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
 
 

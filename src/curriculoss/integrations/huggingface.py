@@ -71,8 +71,8 @@ class MonitorCallback(TrainerCallback):
     Mean weight and effective learning rate (and the snr, if clean targets are known) go to `trainer.state.log_history`
     once an epoch; given `log=trainer.log`, also to whatever the trainer reports to. `index` and `clean_target` are
     columns of the training data that it keeps from the model (which takes `remove_unused_columns=False`). With `index`
-    and `num_samples`, `callback.monitor.samples()` has the margins of each sample. Its state is saved in the folders
-    of checkpoints, and found again in those of `output_dir`.
+    and `num_samples`, `callback.monitor.samples()` has the margins of each sample. Its state and the loss's (AutoLoss
+    has one) are saved in the folders of checkpoints, and found again in those of `output_dir`.
     """
 
     def __init__(
@@ -108,7 +108,9 @@ class MonitorCallback(TrainerCallback):
         if state.global_step:
             path = _folder(args, state) / STATE
             if path.exists():
-                self._watch.load_state_dict(torch.load(path, weights_only=True))
+                kept = torch.load(path, weights_only=True)
+                self._watch.load_state_dict(kept["monitor"])
+                self.loss.criterion.load_state_dict(kept["loss"])  # AutoLoss has a state
             else:
                 logger.warning("no %s: the monitor starts anew", path)
 
@@ -153,7 +155,7 @@ class MonitorCallback(TrainerCallback):
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         folder, saved = _folder(args, state), self._watch.state_dict()
         if state.is_world_process_zero and saved and folder.is_dir():
-            torch.save(saved, folder / STATE)
+            torch.save({"monitor": saved, "loss": self.loss.criterion.state_dict()}, folder / STATE)
 
     def on_train_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
