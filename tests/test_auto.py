@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from curriculoss import MAE, AutoLoss, RobustLoss, Scaled, decompose, soft_margin
-from curriculoss.auto import CLEAN, MEMORY, NARROWING, WIDEST
+from curriculoss import MAE, AutoLoss, RobustLoss, Scaled, decompose, expected_initial_margin, soft_margin
+from curriculoss.auto import CLEAN, MEMORY, NARROWING, SPREAD, WIDEST
 from curriculoss.monitor import Monitor
 from curriculoss.training.spec import RunSpec
 from curriculoss.training.task import make_criterion, make_network, make_task
@@ -111,7 +111,7 @@ def test_it_narrows_as_labels_become_likely():
     rising = alphas[: alphas.index(max(alphas)) + 1]  # then ranks tell that no label is wrong
     assert rising == sorted(rising) and len(rising) > 10
     assert alphas[0] == pytest.approx(WIDEST)
-    assert alphas[-1] == pytest.approx(CLEAN, rel=0.02)
+    assert alphas[-1] == pytest.approx(SPREAD / -expected_initial_margin(1000), rel=0.02)
 
 
 @pytest.mark.parametrize("num_classes", [2, 3, 10, 100])

@@ -56,8 +56,9 @@ def run(cell: Cell, seed: int) -> Curves:
     if cell.data == "cifar100":
         accuracy = MANY[name] - 30 * rate
         if name == "MAE scale" and cell.noise in WANTED and cell.row.tau in TAUS:
-            accuracy -= abs(TAUS.index(cell.row.tau) - WANTED[cell.noise])
+            accuracy -= 1.3 * abs(TAUS.index(cell.row.tau) - WANTED[cell.noise])
         shape = SHAPES.get(name, SHAPES["CE"])
+        curves["mean_weight_this_epoch"] = shape
         curves["effective_learning_rate"] = [RATES.get(name, 0.005) * share * luck.gauss(1, 1e-3) for share in shape]
     elif cell.noise == "clean":
         accuracy = 90
@@ -144,7 +145,7 @@ def moved(by: float) -> Callable[[Cell, list[float]], list[float]]:
 def fewer_for_more_noise(cell: Cell, curve: list[float]) -> list[float]:
     if cell.noise not in WANTED or cell.row.tau not in TAUS:
         return curve
-    return [50.0 - abs(TAUS.index(cell.row.tau) - (3 - WANTED[cell.noise]))] * 4
+    return [50.0 - 1.3 * abs(TAUS.index(cell.row.tau) - (3 - WANTED[cell.noise]))] * 4
 
 
 FAILING: dict[int, Change] = {
@@ -184,6 +185,17 @@ def test_a_claim_does_not_hold_where_it_plainly_fails(number: int, tmp_path: Pat
     found = verdicts(records(FAILING[number]), tmp_path)
     assert found[number].verdict == FAILS
     assert FAILS in found[number].evidence[0] + " ".join(found[number].evidence)
+
+
+def test_a_weight_that_never_falls_refutes_claim_5_whatever_the_schedule_does(tmp_path: Path) -> None:
+    rising = on("mean_weight_this_epoch", lambda cell, curve: sorted(curve), data="cifar100", row="AUL")
+    assert verdicts(records(rising), tmp_path)[5].verdict == FAILS
+
+
+def test_taus_that_are_nearly_as_good_as_the_best_do_not_decide_claim_15(tmp_path: Path) -> None:
+    flat = on("test_accuracy", lambda cell, curve: [50 - 0.1 * (50 - fewer_for_more_noise(cell, curve)[0])] * 4,
+              data="cifar100", row="MAE scale")  # fmt: skip
+    assert verdicts(records(flat), tmp_path)[15].verdict == UNDECIDED
 
 
 def test_noisy_samples_that_ce_unlearns_refute_claim_12(tmp_path: Path) -> None:
@@ -313,6 +325,13 @@ def test_more_seeds_of_the_tau_runs_are_asked_for(tmp_path: Path) -> None:
     one, three = (claims.test_all(records(), folder=tmp_path, seeds=seeds)[14] for seeds in (1, 3))
     assert one.missing == 0 and one.verdict == HOLDS
     assert three.missing > 0 and three.verdict == UNDECIDED
+
+
+def test_the_seeds_asked_for_are_those_of_every_run(tmp_path: Path) -> None:
+    found = claims.test_all(records(), folder=tmp_path, seeds=2)[5]
+    assert found.n == 2 and found.missing == 0
+    found = claims.test_all(records(), folder=tmp_path, seeds=4)[7]
+    assert found.n == 3 and found.missing > 0
 
 
 def printed(*sources: str) -> Change:

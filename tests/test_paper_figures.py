@@ -361,9 +361,10 @@ def test_initial_margins_of_data_that_are_not_here_are_none(tmp_path: Path) -> N
 
 
 def test_kept_margins_need_no_data(tmp_path: Path) -> None:
-    (tmp_path / initial.FILE).write_text("data,network,num_classes,seed,margin\ncifar100,resnet34,100,0,-5.1234\n")
+    rows = [f"cifar100,resnet34,100,{seed},{-seed}.1234\n" for seed in range(8) for _ in range(128)]
+    (tmp_path / initial.FILE).write_text("data,network,num_classes,seed,margin\n" + "".join(rows))
     kept = initial_margins("cifar100", CPU, tmp_path, tmp_path)
-    assert kept is not None and kept.flatten().tolist() == pytest.approx([-5.1234])
+    assert kept is not None and kept.shape == (8, 128) and kept[5, 7].item() == pytest.approx(-5.1234)
 
 
 def test_real_data_are_measured_with_the_papers_own_network() -> None:

@@ -13,6 +13,7 @@ from curriculoss.paper.artefacts import ARTEFACTS, get
 from curriculoss.paper.records import FILE, Records
 from curriculoss.paper.reproduce import Plan
 from curriculoss.paper.settings import SCALES
+from curriculoss.training import RunError
 
 RESULTS = Path(__file__).parent.parent / "results"
 CPU = SCALES["cpu"]
@@ -42,40 +43,66 @@ def test_tables_claims_and_page_are_what_the_records_say(copy):
     assert _made_again(copy) == []
 
 
-def test_swapping_two_losses_shows(copy):
+@pytest.mark.parametrize("names", [("run",), ("run", "loss")], ids=["their names", "all that they are called"])
+def test_swapping_two_losses_shows(copy, names):
     with (copy / FILE).open(encoding="utf-8", newline="") as file:
-        rows = list(csv.reader(file))
-    place = rows[0].index("run")
+        rows = list(csv.DictReader(file))
     scaled, plain = (
-        CPU.spec(cell).hash
+        CPU.spec(cell)
         for row in ("MAE scale", "MAE")
         for cell in get("table:fix").cells
         if cell.row.name == row and cell.noise == "clean"
     )
-    for row in rows[1:]:
-        row[place] = {scaled: plain, plain: scaled}.get(row[place], row[place])
+    called = {each.hash: {"run": each.hash, "loss": each.loss_name} for each in (scaled, plain)}
+    other = {scaled.hash: plain.hash, plain.hash: scaled.hash}
+    for row in rows:
+        if row["run"] in other:
+            row |= {name: called[other[row["run"]]][name] for name in reversed(names)}
     with (copy / FILE).open("w", encoding="utf-8", newline="") as file:
-        csv.writer(file, lineterminator="\n").writerows(rows)
-    changed = _made_again(copy)
-    assert {"table-fix.csv", "table-fix.md", "claims.json", "README.md"} <= set(changed)
-    assert _misnamed(copy)
+        table = csv.DictWriter(file, rows[0], lineterminator="\n")
+        table.writeheader()
+        table.writerows(rows)
+    if names == ("run",):
+        with pytest.raises(RunError, match=r"in epochs\.csv are of another run"):
+            _made_again(copy)
+    else:
+        assert {"table-fix.csv", "table-fix.md", "claims.json", "README.md"} <= set(_made_again(copy))
 
 
-def _misnamed(folder: Path) -> list[str]:
-    """Runs whose rows say that they are of another."""
-    records, wrong = Records.read(CPU, folder), []
-    for spec in Plan(get("claims"), CPU, folder).runs().values():
-        if spec.hash in records:
-            named = {"data": spec.data, "noise": spec.noise, "loss": spec.loss_name, "seed": spec.seed}
-            rows = records[spec.hash].rows
-            epochs = [row["epoch"] for row in rows]
-            if any({key: row[key] for key in named} != named for row in rows) or epochs != [*range(1, spec.epochs + 1)]:
-                wrong.append(spec.hash)
-    return wrong
+def test_records_in_another_order_or_twice_are_the_same(copy):
+    head, *rows = (copy / FILE).read_text(encoding="utf-8").splitlines(keepends=True)
+    (copy / FILE).write_text("".join([head, *reversed(rows), *rows[:50]]), encoding="utf-8")
+    assert _made_again(copy) == []
 
 
-def test_every_record_is_of_the_run_that_it_names():
-    assert _misnamed(RESULTS) == []
+@pytest.mark.parametrize(
+    ("name", "old", "new", "said"),
+    [
+        ("claims.json", b"]", b"", "claims.json: it is not whole"),
+        ("initial-margins.csv", b"cifar100,", b"cifar10,", "of cifar100 it has not 128 margins of each of 8"),
+    ],
+)
+def test_a_damaged_file_is_named(copy, name, old, new, said):
+    whole = (copy / name).read_bytes()
+    (copy / name).write_bytes(new.join(whole.rsplit(old, 1)))
+    with pytest.raises(RunError, match=f"{said}.*restore it, or delete it"):
+        _made_again(copy)
+
+
+@pytest.mark.parametrize("accuracy", ["nan", "250", "-1"])
+def test_an_accuracy_that_cannot_be_is_an_error(copy, accuracy):
+    head, first, *rows = (copy / FILE).read_text(encoding="utf-8").splitlines(keepends=True)
+    fields = first.split(",")
+    fields[head.split(",").index("test_accuracy")] = accuracy
+    (copy / FILE).write_text("".join([head, ",".join(fields), *rows]), encoding="utf-8")
+    with pytest.raises(RunError, match=r"epochs\.csv: line 2 .* impossible numbers"):
+        Plan(get("table:underfit"), CPU, copy).done()
+
+
+def test_every_record_is_whole_and_of_the_run_that_it_names():
+    records = Records.read(CPU, RESULTS)
+    planned = Plan(get("claims"), CPU, RESULTS).runs().values()
+    assert set(records) == set(records.whole(planned)) <= {spec.hash for spec in planned}
 
 
 def test_every_artefact_is_there_as_far_as_real_data_allow():

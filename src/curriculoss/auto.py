@@ -5,14 +5,15 @@ bell is robust: where the network is sure that a label is wrong, it has no weigh
 gives every label a low margin, the lower the more classes there are, and under a narrow bell none would be learned. So
 the bell narrows as the given labels become likelier, and the further the more of them are wrong:
 
-    α = 20·p̄,   at most 0.42/(1 − ρ)^0.6 and 1.9/|log(p̄/(1 − p̄))|,   at least 0.05.
+    α = 20·p̄,   at most α₀/(1 − ρ)^0.6 and 1.9/|log(p̄/(1 − p̄))|,   at least 0.05.
 
 p̄ is the mean probability of the given labels over the last steps. Before training it is about 1/K: with many classes
 the bell starts wide, at 0.05 so wide that all labels weigh alike. Wrong labels cannot hurry it: they are those that do
 not become likelier. log(p̄/(1 − p̄)) is the margin of a label as likely as they are on average: its weight is never below
 0.45 of the peak. And ρ is the noise rate, seen from ranks: a label that is wrong at random is the lowest of itself and
 m others in about one of m + 1 cases, a right one hardly ever once something is known. Labels that are taken for a
-similar class do not count as noise here: they cannot be told from hard samples.
+similar class do not count as noise here: they cannot be told from hard samples. α₀ is 0.42 or, with more than 130
+classes, whose margins spread further, 2.25/|E[Δ]|, where E[Δ] is the expected initial margin.
 
 The numbers were chosen by single runs with fixed scales and other gains: the narrower and the sooner, the more robust,
 the wider and the later, the more is learned. results/auto says on which data, and how it does there and elsewhere.
@@ -27,11 +28,12 @@ from torch import Tensor
 
 from curriculoss.batch import Batch
 from curriculoss.curricula import MAE, Curriculum, Scaled
-from curriculoss.initial import checked_num_classes
+from curriculoss.initial import checked_num_classes, expected_initial_margin
 from curriculoss.loss import RobustLoss
 from curriculoss.margin import mapped, wide
 
 WIDEST, CLEAN = 0.05, 0.42  # α before anything is known with very many classes, and at last if no label is wrong
+SPREAD = 2.25  # that times |E[Δ]|, at most
 NARROWING = 0.6  # the power of 1 − ρ
 REACH = 1.9  # α times the margin of an average label, at most
 GAIN = 20.0  # α over p̄
@@ -80,6 +82,7 @@ class AutoLoss(RobustLoss):
         )
         self.num_classes = checked_num_classes("AutoLoss", num_classes)
         self.others = min(OTHERS, self.num_classes - 1)
+        self.clean = min(CLEAN, SPREAD / max(SPREAD, -expected_initial_margin(self.num_classes)))
         self.register_buffer("likelihood", torch.tensor(1 / self.num_classes))
         self.register_buffer("lowest", torch.tensor(1 / (1 + self.others)))
 
@@ -97,7 +100,7 @@ class AutoLoss(RobustLoss):
     def bell(self) -> Bell:
         """What it weighs with now."""
         p = wide(self.likelihood)
-        robust, learning = CLEAN / (1 - self.noise_rate) ** NARROWING, -REACH / p.clamp(max=SURE).logit()
+        robust, learning = self.clean / (1 - self.noise_rate) ** NARROWING, -REACH / p.clamp(max=SURE).logit()
         return Bell(torch.minimum(GAIN * p, torch.minimum(robust, learning)).clamp(min=WIDEST))
 
     def extra_repr(self) -> str:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from curriculoss.data import ABOUT, listing
 from curriculoss.initial import measure_initial_margins
-from curriculoss.paper.records import read_rows
+from curriculoss.paper.records import damaged, read_rows
 from curriculoss.paper.settings import SCALES, Scale
 from curriculoss.training.spec import RunSpec
 from curriculoss.training.store import write_table
@@ -56,6 +56,8 @@ def initial_margins(data: str, scale: Scale, folder: Path, data_dir: Path | str 
         folder.mkdir(parents=True, exist_ok=True)
         write_table(folder / FILE, sorted(kept, key=lambda row: (row["data"], row["network"], int(row["seed"]))))
         known = _of(spec, _read(folder))
+    if [len(margins) for margins in known] != [SAMPLES] * NETWORKS:
+        raise damaged(folder / FILE, f"of {spec.data} it has not {SAMPLES} margins of each of {NETWORKS} networks")
     return torch.tensor(known)
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from curriculoss.data import ABOUT
 from curriculoss.paper.artefacts import ARTEFACTS, Artefact
-from curriculoss.paper.records import Records
+from curriculoss.paper.records import Records, damaged
 from curriculoss.paper.settings import Scale
 from curriculoss.training.store import write_text
 
@@ -43,8 +43,11 @@ def write(folder: Path, records: Records, planned: Collection[str]) -> Path:
 
 def _so_far(folder: Path, done: int, planned: int) -> str:
     said = f"**So far:** {done} of {planned} runs."
-    if (folder / "claims.json").exists():
-        verdicts = Counter(each["verdict"] for each in json.loads((folder / "claims.json").read_text("utf-8")))
+    if (file := folder / "claims.json").exists():
+        try:
+            verdicts = Counter(each["verdict"] for each in json.loads(file.read_text("utf-8", errors="replace")))
+        except (ValueError, KeyError, TypeError):
+            raise damaged(file, "it is not whole") from None
         said += f" Claims: {', '.join(f'{count} {verdict}' for verdict, count in verdicts.items())}."
     return said
 

@@ -79,8 +79,10 @@ class Records:
     def read(cls, scale: Scale, folder: Path) -> Records:
         """None at all if there is no file yet."""
         rows: dict[str, list[dict[str, Any]]] = {}
-        for row in read_rows(folder / FILE, COLUMNS):
-            rows.setdefault(row["run"], []).append(row)
+        for row in sorted(read_rows(folder / FILE, COLUMNS), key=lambda row: int(row["epoch"])):
+            some = rows.setdefault(row["run"], [])
+            if not some or some[-1] != row:  # of two files put together
+                some.append(row)
         return cls(scale, {name: Record(name, tuple(some)) for name, some in rows.items()})
 
     def __len__(self) -> int:
@@ -96,8 +98,14 @@ class Records:
         return self._found[spec_hash]
 
     def whole(self, specs: Iterable[RunSpec]) -> Records:
-        """Without those of these specs that lack an epoch."""
-        epochs = {spec.hash: [*range(1, spec.epochs + 1)] for spec in specs}
+        """Without those of these specs that lack an epoch. Rows that say they are of another run are an error."""
+        epochs = {}
+        for spec in specs:
+            epochs[spec.hash] = [*range(1, spec.epochs + 1)]
+            named = _named(spec)
+            for row in self._found[spec.hash].rows if spec.hash in self else ():
+                if {key: row[key] for key in named} != named:
+                    raise RunError(f"rows of run {spec.hash} in {FILE} are of another run; restore it, or delete them")
         return Records(
             self.scale,
             {name: record for name, record in self._found.items()
@@ -146,7 +154,7 @@ def read_rows(path: Path, columns: Mapping[str, Callable[[str], Any]]) -> list[d
         if not text.endswith("\n"):
             raise ValueError
     except (ValueError, TypeError, KeyError, csv.Error):
-        raise damaged(path, f"line {table.line_num} is not whole") from None
+        raise damaged(path, f"line {table.line_num} is not whole, or has impossible numbers") from None
     return rows
 
 
@@ -159,12 +167,15 @@ def _rows(run: Run) -> list[dict[str, Any]]:
     spec, histograms = run.spec, run.arrays("histograms")
     if not len(run.metrics) == len(histograms["clean"]) == spec.epochs:
         raise DamagedError(f"{run.path} has not all of its {spec.epochs} epochs")
-    named = {"run": spec.hash, "data": spec.data, "noise": spec.noise, "loss": spec.loss_name, "seed": spec.seed}
     return [
-        {**named, "epoch": row["epoch"], **{key: _rounded(row[key]) for key in MEASURES},
+        {**_named(spec), "epoch": row["epoch"], **{key: _rounded(row[key]) for key in MEASURES},
          SEPARATION: _rounded(_separation(histograms["clean"][place], histograms["noisy"][place]))}
         for place, row in enumerate(run.metrics)
     ]  # fmt: skip
+
+
+def _named(spec: RunSpec) -> dict[str, Any]:
+    return {"run": spec.hash, "data": spec.data, "noise": spec.noise, "loss": spec.loss_name, "seed": spec.seed}
 
 
 def _separation(clean: np.ndarray[Any, Any], noisy: np.ndarray[Any, Any]) -> float | None:
@@ -183,8 +194,16 @@ def _number(text: str) -> float | None:
     return None if text == "" else float(text)
 
 
+def _percent(text: str) -> float | None:
+    value = _number(text)
+    if value is not None and not 0 <= value <= 100:
+        raise ValueError
+    return value
+
+
 COLUMNS: Mapping[str, Callable[[str], Any]] = {
     **dict.fromkeys(("run", "data", "noise", "loss"), str),
     **dict.fromkeys(("seed", "epoch"), int),
     **dict.fromkeys((*MEASURES, SEPARATION), _number),
+    **dict.fromkeys(("test_accuracy", "train_accuracy"), _percent),
 }

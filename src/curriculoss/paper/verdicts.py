@@ -20,15 +20,17 @@ Array = np.ndarray[Any, np.dtype[np.float64]]
 RULE = """\
 A claim holds if the 95 % interval of its statistic lies where it says, does not hold if it lies elsewhere, and is
 undecided otherwise, or if numbers are too few or runs missing. Of several parts all must hold, and the table shows the
-weakest: the one that lies furthest outside what is claimed of it, or least inside. All of this is computed.
+weakest: the one that lies furthest outside what is claimed of it, or least inside. A part that is true is refuted by
+chance in one of forty cases, so of many parts one may be. Settings, or epochs, that stand in for seeds are not quite
+independent, so that their intervals are rather too narrow. All of this is computed.
 """
 
 
 def planned_seeds(scale: Scale, seeds: int | None = None) -> dict[str, int]:
-    """By the hash of a cell's first run. `seeds` are those of runs made for claims alone."""
+    """By the hash of a cell's first run. Without `seeds`, tables and figures have their own number."""
     planned: dict[str, int] = {}
     for artefact in ARTEFACTS.values():
-        count = artefact.seeds(scale, seeds if artefact.name == "claims" else None)
+        count = artefact.seeds(scale, seeds)
         for cell in artefact.cells:
             if scale.has(cell):
                 name = scale.spec(cell).hash
