@@ -9,8 +9,8 @@ from curriculoss.data import Dataset, Images
 from curriculoss.training.spec import AUTO
 
 EMBEDDING = 128  # features from which on they are taken for an embedding, and a linear classifier does
-STEPS = 2_000  # that an audit takes at least, if its epochs are not to be too many
-EPOCHS = {"embeddings": (10, 40), "features": (15, 60), "images": (15, 60), "photos": (15, 40)}  # fewest and most
+STEPS = 1_000  # that an audit takes at least, if it may: with many epochs, labels of few samples would be memorised
+EPOCHS = {"embeddings": (10, 20), "features": (15, 20), "images": (15, 20), "photos": (15, 20)}  # fewest and most
 
 
 def kind_of(dataset: Dataset) -> str:

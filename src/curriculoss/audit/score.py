@@ -29,6 +29,13 @@ def after(seen: Trajectories) -> Floats:
     return -seen.after.astype(np.float64)
 
 
+def probability(seen: Trajectories) -> Floats:
+    """A half minus the given label's probability, averaged over the epochs: beyond learned, a margin counts no more."""
+    from scipy.special import expit
+
+    return 0.5 - _average(seen.soft, expit)
+
+
 def aum(seen: Trajectories) -> Floats:
     """Minus the area under the hard margin (Pleiss et al., NeurIPS 2020)."""
     return -_average(seen.hard)
@@ -54,11 +61,12 @@ SCORES: Mapping[str, Callable[[Trajectories], Floats]] = {
     "mean": mean,
     "last": last,
     "after": after,
+    "probability": probability,
     "aum": aum,
     "slope": slope,
     "mean+after": mean_and_after,
 }
-DEFAULT = "mean"
+DEFAULT = "probability"
 
 
 def score(seen: Trajectories, name: str = DEFAULT) -> Floats:
@@ -67,11 +75,11 @@ def score(seen: Trajectories, name: str = DEFAULT) -> Floats:
     return SCORES[name](seen)
 
 
-def _average(rows: NDArray[Any]) -> Floats:
+def _average(rows: NDArray[Any], of: Callable[[Floats], Floats] = np.asarray) -> Floats:
     """Over epochs, in float64, without a copy of all of them."""
     total = np.zeros(rows.shape[1])
     for row in rows:
-        total += row
+        total += of(row.astype(np.float64))
     return total / len(rows)
 
 
