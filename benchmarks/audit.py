@@ -56,7 +56,7 @@ EMBEDDED: dict[str, dict[str, Any]] = {
 }
 KNOWN = SETTINGS | EMBEDDED
 FOLDS = 5
-METHODS = ("cleanlab", "audit", "aum")  # the longest first
+METHODS = ("audit", "aum", "cleanlab")
 USUAL = {"audit": scores_of.DEFAULT, "aum": "aum", "cleanlab": "self_confidence"}  # scores that methods are known for
 QUALITIES = ("self_confidence", "normalized_margin", "confidence_weighted_entropy")
 COLUMNS = ("setting", "method", "score", "samples", "noise_rate", "false_negative_rate", "auroc", "seconds",
@@ -196,12 +196,11 @@ def page(rows: Iterable[Row]) -> str:
         seconds, theirs = (table.mean((each, USUAL[each]), "seconds") for each in (method, "cleanlab"))
         lines += row_of([method, name, *numbers, f"{seconds:.0f}", f"{seconds / theirs:.2f}"])
     lines += ["", "## Setting by setting", ""]
-    order = ("audit", "aum", "cleanlab")
-    lines += _header("setting", "samples", "wrong", *(f"missed: {x}" for x in order), *(f"AUROC: {x}" for x in order),
-                     *(f"seconds: {x}" for x in order))  # fmt: skip
+    columns = (f"{name}: {method}" for name in ("missed", "AUROC", "seconds") for method in METHODS)
+    lines += _header("setting", "samples", "wrong", *columns)
     for each in table.settings:
         facts = table.rows[each, "audit", USUAL["audit"]]
-        numbers = [f"{table.usual(each, x, column):{form}}" for column, form in SHOWN for x in order]
+        numbers = [f"{table.usual(each, x, column):{form}}" for column, form in SHOWN for x in METHODS]
         lines += row_of([each, facts["samples"], f"{float(facts['noise_rate']):.3f}", *numbers])
     names = [score for method, score in table.kinds if method == "audit"]
     lines += ["", "## Missed by each score of the audit", "", *_header("setting", *names)]
@@ -226,6 +225,7 @@ def _header(*words: str) -> list[str]:
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.audit", description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--settings", default="", metavar="A,B", help=f"of {', '.join(KNOWN)}")
+    parser.add_argument("--methods", default=",".join(METHODS), metavar="A,B", help=f"of {', '.join(METHODS)}")
     parser.add_argument("--data-dir", type=Path, help="where MNIST and CIFAR are")
     parser.add_argument("--out", type=Path, default=Path("results/audit"))
     parser.add_argument("--jobs", type=int, default=2, help="methods side by side, one thread each (2)")
@@ -233,13 +233,15 @@ def main(arguments: list[str] | None = None) -> None:
     given = parser.parse_args(arguments)
     known = KNOWN if given.data_dir else EMBEDDED
     settings = given.settings.split(",") if given.settings else list(SETTINGS if given.data_dir else EMBEDDED)
-    if unknown := set(settings) - set(known):
-        parser.error(f"expected settings among {', '.join(known)}, got {', '.join(sorted(unknown))}")
+    methods = given.methods.split(",")
+    for asked, there in ((settings, known), (methods, METHODS)):
+        if unknown := set(asked) - set(there):
+            parser.error(f"expected some of {', '.join(there)}, got {', '.join(sorted(unknown))}")
     file, where = given.out / "audit.csv", machine()
     rows = load(file)
     done = {(row["setting"], row["method"]) for row in rows}
-    missing = [(setting, method) for setting in settings for method in METHODS if (setting, method) not in done]
-    print(f"{len(missing)} of {len(settings) * len(METHODS)} to do: {', '.join(' '.join(each) for each in missing)}")
+    missing = [(setting, method) for setting in settings for method in methods if (setting, method) not in done]
+    print(f"{len(missing)} of {len(settings) * len(methods)} to do: {', '.join(' '.join(each) for each in missing)}")
     if missing and not given.dry_run:
         with processes(given.jobs) as pool:
             waiting = [pool.submit(measure, *each, given.out.parent / "runs", given.data_dir) for each in missing]
