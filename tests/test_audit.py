@@ -190,7 +190,7 @@ def test_scores_are_what_they_are_called():
     soft = np.array([[0.0, 4], [1, 3], [2, 2], [3, 1]])
     seen = Trajectories(soft, 2 * soft, np.array([5.0, -5]))
     expected = {"mean": [-1.5, -2.5], "last": [-3, -1], "after": [-5, 5], "aum": [-3, -5], "slope": [-1, 1]}
-    expected["probability"] = (0.5 - (1 / (1 + np.exp(-soft))).mean(0)).tolist()
+    expected["probability"] = (0.5 - np.array([1, 2, 3, 4]) / 10 @ (1 / (1 + np.exp(-soft)))).tolist()
     for name, wanted in expected.items():
         np.testing.assert_allclose(scores.score(seen, name), wanted)
     with pytest.raises(ValueError, match="unknown score 'best', expected one of mean, last"):
@@ -221,7 +221,7 @@ def guesses(rate, competence, count=5000, *, anywhere=False, memorised=False, se
 def test_noise_rate_is_the_share_of_labels_refused_where_the_network_is_sure(rate, competence):
     (gaps, ranks), wrong = guesses(rate, competence)
     found, (low, high) = noise_rate(gaps, ranks, 10)
-    assert abs(found - rate) < 0.04 and low <= found <= high
+    assert abs(found - rate) < 0.05 and low <= found <= high
     assert low - 0.02 <= wrong.mean() <= high + 0.02 and high - low < 0.2
     assert (gaps < 0).mean() > rate + 0.1  # far more than that are labels which it does not predict
 
@@ -295,3 +295,9 @@ def test_cells_that_people_write_stay_as_they_are(text):
 def test_recipe_is_a_spec_that_holds_nothing_back(kind):
     spec = RunSpec.from_dict({"data": "mine", **recipe(5000, kind)})
     assert spec.holdout == 0 and spec.loss == "auto"
+
+
+def test_few_samples_are_trained_on_for_more_epochs_but_not_until_they_are_memorised():
+    assert [recipe(count, "features")["epochs"] for count in (10, 150, 5000, 10**6)] == [24, 12, 12, 12]
+    assert [recipe(count, "images")["epochs"] for count in (10, 10_000, 10**6)] == [30, 26, 15]
+    assert [recipe(count, "embeddings")["epochs"] for count in (10, 10_000, 50_000, 10**6)] == [20, 13, 11, 10]

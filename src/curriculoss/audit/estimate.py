@@ -11,9 +11,9 @@ Ranks. A right label is seldom far down in the order of the logits: ranks fall o
 is wrong at random may be anywhere below the first. This holds even where the network has memorised many labels, so that
 it is least sure of wrong ones; but it does not see labels that are taken for a similar class.
 
-Both are fitted by maximum likelihood in every epoch of the middle third: before, the network knows too little, so that
-its errors look like wrong labels, and after, it has memorised. The estimate is the median, the interval that of all
-these epochs' fits to counts drawn again (bootstrap).
+Both are fitted by maximum likelihood in every epoch of the second quarter: before, the network knows too little, so
+that its errors look like wrong labels, and after, it has memorised. The estimate is the median, the interval that of
+all these epochs' fits to counts drawn again (bootstrap).
 
 Given the rate, scores are taken for a mixture of two normal distributions, one of right labels and one of wrong ones,
 fitted by expectation maximisation to a histogram of the scores, so that a million samples cost as much as a thousand.
@@ -97,12 +97,12 @@ def noise_rate(
 ) -> tuple[float, tuple[float, float]]:
     """The rate and its 95 % interval, from (E, N) signed gaps and ranks of the given labels."""
     chance = np.random.default_rng(seed)
-    first = len(gaps) // 3
-    middle = slice(first, max(first + 1, 2 * len(gaps) // 3))
+    first = len(gaps) // 4
+    second_quarter = slice(first, max(first + 1, len(gaps) // 2))
     rates = np.array(
         [
             np.maximum(_by_gaps(gap.astype(np.float64), chance), _by_ranks(rank.astype(np.int64), num_classes, chance))
-            for gap, rank in zip(gaps[middle], ranks[middle], strict=True)
+            for gap, rank in zip(gaps[second_quarter], ranks[second_quarter], strict=True)
         ]
     )
     rate = float(np.median(rates[:, 0]))
@@ -121,7 +121,8 @@ def _by_gaps(gaps: Floats, chance: np.random.Generator) -> Floats:
     chances = against / np.maximum(total, 1)  # few samples leave groups empty
     drawn = chance.binomial(total, chances, size=(BOOTSTRAPS, len(total)))
     counts = np.vstack([against, drawn])
-    return _likeliest(counts, falling, total / total.sum()) * counts.sum(1) / len(gaps)
+    rates: Floats = _likeliest(counts, falling, total / total.sum()) * counts.sum(1) / len(gaps)
+    return rates
 
 
 def _by_ranks(ranks: NDArray[np.int64], num_classes: int, chance: np.random.Generator) -> Floats:
@@ -144,7 +145,8 @@ def _likeliest(counts: NDArray[Any], falling: Floats, spread: Floats) -> Floats:
     share = SHARES[:, None, None]
     mixed = (1 - share) * falling + share * spread
     fit = counts @ np.log(np.maximum(mixed, 1e-12)).reshape(-1, len(spread)).T  # groups that nobody should be in
-    return SHARES[fit.argmax(1) // len(falling)]
+    found: Floats = SHARES[fit.argmax(1) // len(falling)]
+    return found
 
 
 def probabilities(scores: Floats, rate: float) -> Floats:

@@ -30,10 +30,16 @@ def after(seen: Trajectories) -> Floats:
 
 
 def probability(seen: Trajectories) -> Floats:
-    """A half minus the given label's probability, averaged over the epochs: beyond learned, a margin counts no more."""
+    """A half minus the given label's probability, averaged over the epochs, the n-th counting n times.
+
+    Beyond learned, a margin counts no more; later, the network knows more.
+    """
     from scipy.special import expit
 
-    return 0.5 - _average(seen.soft, expit)
+    total = np.zeros(seen.soft.shape[1])
+    for number, row in enumerate(seen.soft, 1):
+        total += number * expit(row.astype(np.float64))
+    return 0.5 - 2 * total / (len(seen.soft) * (len(seen.soft) + 1))
 
 
 def aum(seen: Trajectories) -> Floats:
@@ -75,11 +81,11 @@ def score(seen: Trajectories, name: str = DEFAULT) -> Floats:
     return SCORES[name](seen)
 
 
-def _average(rows: NDArray[Any], of: Callable[[Floats], Floats] = np.asarray) -> Floats:
+def _average(rows: NDArray[Any]) -> Floats:
     """Over epochs, in float64, without a copy of all of them."""
     total = np.zeros(rows.shape[1])
     for row in rows:
-        total += of(row.astype(np.float64))
+        total += row
     return total / len(rows)
 
 
