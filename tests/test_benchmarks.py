@@ -31,7 +31,7 @@ def test_page_tells_means_over_settings_where_every_method_is_there():
     ]  # fmt: skip
     alone = {**rows[0], "setting": "cifar10n-worse", "false_negative_rate": "0.9"}
     text = audit.page([*rows, alone])
-    assert "over 2 of 9 settings" in text and "cifar10n-worse" not in text
+    assert "over 2 of 9 settings" in text and "| cifar10n-worse" not in text
     assert f"| audit | **{audit.USUAL['audit']}** | 0.200 | 0.900 | 10 | 0.25 |" in text
     assert "| cifar100n | 0.400 | 0.300 | 0.200 to 0.500 | -0.100 | 0.300 |" in text
     assert "No setting has all methods yet." in audit.page([alone])
