@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.timing import progress_bar, write_csv
+from benchmarks.timing import progress_bar, row_of, write_csv
 from curriculoss.initial import expected_initial_margin
 from curriculoss.paper.inference import Estimate, mean
 from curriculoss.paper.settings import NCE_AUL, SCALES, TAUS
@@ -157,12 +157,12 @@ def page(found: Found) -> str:
     ]
     header = ["data", "noise", "n", *METHODS, ORACLE, "auto − best tau"]
     for title, where in (("## Accuracy", main), ("## Two classes, and a thousand", more)):
-        lines += [title, "", *_row(header), *_row(["---"] * len(header))]
+        lines += [title, "", *row_of(header), *row_of(["---"] * len(header))]
         for task, noise in where:
             values = [list(found[task, noise, method].values()) for method in METHODS]
             best = oracle(found, task, noise)
             gap = mean_of(gaps(found, [(task, noise)], ORACLE))
-            lines += _row([task, noise, str(len(values[0])), *map(_mean, values), best.split()[-1], _signed(gap)])
+            lines += row_of([task, noise, str(len(values[0])), *map(_mean, values), best.split()[-1], _signed(gap)])
         lines += [""]
     lines += [
         "## On average",
@@ -171,7 +171,7 @@ def page(found: Found) -> str:
         "with 95 % intervals. *Worst* is the cell with the lowest mean.",
         "",
     ]
-    lines += [*_row(["minus", "mean", "95 %", "n", "worst", "where"]), *_row(["---"] * 6)]
+    lines += [*row_of(["minus", "mean", "95 %", "n", "worst", "where"]), *row_of(["---"] * 6)]
     for other in (ORACLE, *(method for method in METHODS if method != AUTO)):
         if main:
             each = gaps(found, main, other)
@@ -179,16 +179,12 @@ def page(found: Found) -> str:
             worst = min(range(len(main)), key=lambda i: statistics.fmean(each[i]))
             interval = "" if total.interval is None else f"{total.interval[0]:+.2f} to {total.interval[1]:+.2f}"
             low = f"{statistics.fmean(each[worst]):+.2f}"
-            lines += _row([other, f"{total.value:+.2f}", interval, str(total.n), low, ", ".join(main[worst])])
+            lines += row_of([other, f"{total.value:+.2f}", interval, str(total.n), low, ", ".join(main[worst])])
     return "\n".join(lines) + "\n"
 
 
 def mean_of(gaps: list[list[float]]) -> Estimate:
     return mean(gap for each in gaps for gap in each)
-
-
-def _row(words: Iterable[str]) -> list[str]:
-    return ["| " + " | ".join(words) + " |"]
 
 
 def _mean(values: list[float]) -> str:

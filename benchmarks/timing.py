@@ -1,4 +1,4 @@
-"""What the benchmarks share: interleaved timing, a busy neighbour, and a record of the machine in every row of CSV."""
+"""What the benchmarks share: interleaved timing, a busy neighbour, a record of the machine in every row of CSV."""
 
 from __future__ import annotations
 
@@ -139,6 +139,11 @@ def write_csv(path: Path, rows: Iterable[Mapping[str, Any]], where: Mapping[str,
         writer = csv.DictWriter(file, fieldnames=list(full[0]))
         writer.writeheader()
         writer.writerows(full)
+
+
+def row_of(words: Iterable[str]) -> list[str]:
+    """As the lines that it takes: one."""
+    return ["| " + " | ".join(words) + " |"]
 
 
 def verdict(ratio: float, limit: float | None, digits: int = 2) -> str:

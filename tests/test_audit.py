@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from curriculoss import soft_margin
 from curriculoss.audit import audit, estimate_noise
 from curriculoss.audit import score as scores
-from curriculoss.audit.estimate import NoiseEstimate, estimate
+from curriculoss.audit.estimate import NoiseEstimate, noise_rate, probabilities
 from curriculoss.audit.output import safe, unsafe
 from curriculoss.audit.recipe import recipe
-from curriculoss.audit.trajectories import Trajectories, hard_margin
+from curriculoss.audit.trajectories import Trajectories, hard_margin, rank_of_label, signed_gap
 from curriculoss.data import DataError, Dataset, Split
 from curriculoss.training import Run, RunError, RunSpec, train
 
@@ -43,6 +43,12 @@ def test_wrong_labels_are_the_most_suspicious_and_the_suggestions_are_the_truth(
     wrong = labels != truth
     assert set(result.ranked[: wrong.sum()]) == set(np.flatnonzero(wrong))
     assert (result.suggested[wrong] == ANIMALS[truth][wrong]).all() and (result.given == ANIMALS[labels]).all()
+
+
+@pytest.mark.parametrize("wrong", [0.0, 0.3])
+def test_noise_rate_of_few_samples_is_near_the_truth_whether_labels_are_clean_or_not(wrong):
+    features, labels, truth = blobs(wrong=wrong, seed=1)
+    assert abs(audit(features, labels).noise_rate - (labels != truth).mean()) < 0.05
 
 
 def test_noise_rate_is_near_the_truth_and_inside_its_interval(found):
@@ -184,6 +190,7 @@ def test_scores_are_what_they_are_called():
     soft = np.array([[0.0, 4], [1, 3], [2, 2], [3, 1]])
     seen = Trajectories(soft, 2 * soft, np.array([5.0, -5]))
     expected = {"mean": [-1.5, -2.5], "last": [-3, -1], "after": [-5, 5], "aum": [-3, -5], "slope": [-1, 1]}
+    expected["probability"] = (0.5 - np.array([1, 2, 3, 4]) / 10 @ (1 / (1 + np.exp(-soft)))).tolist()
     for name, wanted in expected.items():
         np.testing.assert_allclose(scores.score(seen, name), wanted)
     with pytest.raises(ValueError, match="unknown score 'best', expected one of mean, last"):
@@ -196,18 +203,75 @@ def test_against_truth_counts_pairs_in_the_right_order_and_what_is_missed():
     assert scores.against_truth(np.ones(3), np.zeros(3, dtype=bool))["auroc"] is None
 
 
+def guesses(rate, competence, count=5000, *, anywhere=False, memorised=False, seed=0):
+    """Three epochs of a network whose best class of ten is true more often the larger the gap; which labels are wrong.
+
+    Wrong labels are `anywhere` in the order of logits or next to the best; of `memorised` ones it is always unsure.
+    """
+    chance = np.random.default_rng(seed)
+    wrong = chance.random(count) < rate
+    gaps = chance.exponential(1, (3, count)) * np.where(wrong & memorised, 0.2, 1)
+    errs = chance.random((3, count)) > 1 / (1 + np.exp(1 - competence * gaps))
+    below = np.where(wrong & anywhere, chance.integers(1, 10, (3, count)), 1)
+    return (np.where(errs | wrong, -gaps, gaps), np.where(errs | wrong, below, 0)), wrong
+
+
+@pytest.mark.parametrize("competence", [2.0, 5.0])
+@pytest.mark.parametrize("rate", [0.0, 0.1, 0.4])
+def test_noise_rate_is_the_share_of_labels_refused_where_the_network_is_sure(rate, competence):
+    (gaps, ranks), wrong = guesses(rate, competence)
+    found, (low, high) = noise_rate(gaps, ranks, 10)
+    assert abs(found - rate) < 0.05 and low <= found <= high
+    assert low - 0.02 <= wrong.mean() <= high + 0.02 and high - low < 0.2
+    assert (gaps < 0).mean() > rate + 0.1  # far more than that are labels which it does not predict
+
+
 @pytest.mark.parametrize("rate", [0.1, 0.4])
-def test_estimate_recovers_the_share_of_a_mixture(rate):
+def test_noise_rate_is_seen_by_ranks_where_the_network_is_unsure_of_wrong_labels(rate):
+    (gaps, ranks), _ = guesses(rate, 5.0, anywhere=True, memorised=True)
+    assert abs(noise_rate(gaps, ranks, 10)[0] - rate) < 0.03
+    assert noise_rate(gaps, np.minimum(ranks, 1), 10)[0] < rate / 2  # gaps alone do not see it
+
+
+def test_with_two_classes_gaps_alone_say_how_many_labels_are_wrong():
+    (gaps, ranks), _ = guesses(0.3, 5.0)
+    assert abs(noise_rate(gaps, ranks, 2)[0] - 0.3) < 0.04
+
+
+def test_ranks_of_very_many_classes_are_counted_in_groups():
     chance = np.random.default_rng(0)
-    wrong = chance.random(5000) < rate
-    p_wrong, found, (low, high) = estimate(np.where(wrong, 2.0, -4.0) + chance.standard_normal(5000))
-    assert abs(found - rate) < 0.02 and low <= wrong.mean() <= high and high - low < 0.06
-    assert ((p_wrong > 0.5) == wrong).mean() > 0.99
+    ranks = np.where(chance.random((3, 5000)) < 0.3, chance.integers(1, 20_000, (3, 5000)), 0)
+    assert abs(noise_rate(np.zeros((3, 5000)), ranks, 20_000)[0] - 0.3) < 0.03
 
 
-def test_scores_that_are_all_the_same_say_nothing():
-    p_wrong, rate, interval = estimate(np.ones(10))
-    assert rate == 0 and interval == (0, 1) and not p_wrong.any()
+def test_few_samples_have_a_wide_interval():
+    widths = []
+    for count in (100, 10_000):
+        (gaps, ranks), _ = guesses(0.3, 3.0, count)
+        low, high = noise_rate(gaps, ranks, 10)[1]
+        widths.append(high - low)
+    assert widths[0] > 3 * widths[1]
+
+
+@pytest.mark.parametrize("rate", [0.001, 0.1, 0.4, 0.9])
+def test_probabilities_rise_with_the_score_and_their_mean_is_the_rate(rate):
+    chance = np.random.default_rng(0)
+    wrong = chance.random(5000) < 0.3
+    scores = np.where(wrong, 2.0, -4.0) + chance.standard_normal(5000)
+    found = probabilities(scores, rate)
+    assert found.mean() == pytest.approx(rate, abs=1e-6) and (np.diff(found[np.argsort(scores)]) >= 0).all()
+    if rate == 0.4:
+        assert found[wrong].mean() > 0.95
+
+
+def test_scores_that_are_all_the_same_say_nothing_but_the_rate():
+    assert (probabilities(np.ones(10), 0.2) == 0.2).all()
+
+
+def test_a_gap_is_that_of_the_best_two_and_negative_where_the_label_is_not_the_best():
+    logits = torch.tensor([[3.0, 1.0, 0.0], [3.0, 1.0, 0.0], [0.0, 1.0, 1.5]])
+    assert signed_gap(logits, torch.tensor([0, 2, 2])).tolist() == [2.0, -2.0, 0.5]
+    assert rank_of_label(logits, torch.tensor([0, 2, 2])).tolist() == [0, 2, 0]
 
 
 def test_pairs_count_expected_wrong_labels_by_class():
@@ -231,3 +295,9 @@ def test_cells_that_people_write_stay_as_they_are(text):
 def test_recipe_is_a_spec_that_holds_nothing_back(kind):
     spec = RunSpec.from_dict({"data": "mine", **recipe(5000, kind)})
     assert spec.holdout == 0 and spec.loss == "auto"
+
+
+def test_few_samples_are_trained_on_for_more_epochs_but_not_until_they_are_memorised():
+    assert [recipe(count, "features")["epochs"] for count in (10, 150, 5000, 10**6)] == [24, 12, 12, 12]
+    assert [recipe(count, "images")["epochs"] for count in (10, 10_000, 10**6)] == [30, 26, 15]
+    assert [recipe(count, "embeddings")["epochs"] for count in (10, 10_000, 50_000, 10**6)] == [20, 13, 11, 10]

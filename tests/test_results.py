@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import auto
+from benchmarks import audit, auto
 from curriculoss.paper.artefacts import ARTEFACTS, get
 from curriculoss.paper.records import FILE, Records
 from curriculoss.paper.reproduce import Plan
@@ -121,3 +121,9 @@ def test_tables_have_the_columns_that_people_compare_by():
 def test_page_about_the_self_setting_loss_is_what_its_numbers_say():
     folder = RESULTS / "auto"
     assert (folder / "README.md").read_text(encoding="utf-8") == auto.page(auto.read(folder / "accuracy.csv"))
+
+
+@pytest.mark.skipif(not (RESULTS / "audit" / "audit.csv").exists(), reason="there are no results yet")
+def test_page_about_the_audit_is_what_its_numbers_say():
+    folder = RESULTS / "audit"
+    assert (folder / "README.md").read_text(encoding="utf-8") == audit.page(audit.load(folder / "audit.csv"))

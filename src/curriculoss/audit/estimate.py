@@ -1,29 +1,49 @@
-"""How many labels are wrong, which, and which class is taken for which: from the scores of an audit.
+"""How many labels are wrong, which, and which class is taken for which: from what the network made of each sample.
 
-Scores are taken for a mixture of two normal distributions, one of right labels and one of wrong ones, fitted by
-expectation maximisation to a histogram of the scores, so that a million samples cost as much as a thousand. The
-interval is that of fits to histograms drawn again (bootstrap). A sample's true class is taken to be its given one or,
-with the probability that this is wrong, the suggested one.
+Neither of two signs takes a hard sample for a wrong label; each misses some wrong ones, so the larger counts.
+
+Gaps. Where the network prefers another class to the given one, it errs or the label is wrong. It errs where it is
+unsure: the gaps between its best two logits fall off exponentially from 0. It meets wrong labels whether it is sure or
+not: their gaps are spread as those of all samples. The likeliest share of the second kind is taken. (It is read off
+where the network is sure: the anchor points of Liu and Tao, 2016.) If people err where it is unsure, this is too low.
+
+Ranks. A right label is seldom far down in the order of the logits: ranks fall off, as a stretched exponential. One that
+is wrong at random may be anywhere below the first. This holds even where the network has memorised many labels, so that
+it is least sure of wrong ones; but it does not see labels that are taken for a similar class.
+
+Both are fitted by maximum likelihood in every epoch of the second quarter: before, the network knows too little, so
+that its errors look like wrong labels, and after, it has memorised. The estimate is the median, the interval that of
+all these epochs' fits to counts drawn again (bootstrap).
+
+Given the rate, scores are taken for a mixture of two normal distributions, one of right labels and one of wrong ones,
+fitted by expectation maximisation to a histogram of the scores, so that a million samples cost as much as a thousand.
+A sample's true class is taken to be its given one or, with the probability that this is wrong, the suggested one.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from curriculoss.audit.score import DEFAULT, score
-from curriculoss.audit.trajectories import AFTER, Trajectories
+from curriculoss.audit.trajectories import AFTER, Trajectories, read_guesses
 from curriculoss.training import Run
 
 Floats = NDArray[np.float64]
+SHARES = np.linspace(0, 1, 201)  # that are tried
+GROUPS = 40  # of gaps, or of ranks
+SCALES = np.geomspace(0.02, 4, 25)  # of the fall of gaps, over their mean
+STRETCHES = np.array([0.5, 0.75, 1.0])  # of the fall of ranks
+BOOTSTRAPS = 20  # of every epoch
 BINS = 400
 TRIM = 0.001  # share of the scores at either end that counts as the next ones: a few extreme ones say nothing
 STEPS = 300
-BOOTSTRAPS = 100
+MOST = 300.0  # log odds: beyond, exp overflows
+HALVINGS = 60
 NARROWEST = 0.02  # of the whole range: a component must not sit on a single bin
 
 
@@ -65,9 +85,94 @@ def estimate_noise(run: Run | Path | str, score_name: str = DEFAULT) -> NoiseEst
     """From the folder of an audit's run."""
     run = run if isinstance(run, Run) else Run(Path(run))
     scores = score(Trajectories.read(run), score_name)
-    p_wrong, rate, interval = estimate(scores)
+    num_classes = int(run.task["num_classes"])
+    rate, interval = noise_rate(*read_guesses(run), num_classes)
+    p_wrong = probabilities(scores, rate)
     given, suggested = run.arrays("labels")["given"], run.arrays(AFTER)["suggested"]
-    return NoiseEstimate(rate, interval, p_wrong, given, suggested, int(run.task["num_classes"]))
+    return NoiseEstimate(rate, interval, p_wrong, given, suggested, num_classes)
+
+
+def noise_rate(
+    gaps: NDArray[Any], ranks: NDArray[Any], num_classes: int, seed: int = 0
+) -> tuple[float, tuple[float, float]]:
+    """The rate and its 95 % interval, from (E, N) signed gaps and ranks of the given labels."""
+    chance = np.random.default_rng(seed)
+    first = len(gaps) // 4
+    second_quarter = slice(first, max(first + 1, len(gaps) // 2))
+    rates = np.array(
+        [
+            np.maximum(_by_gaps(gap.astype(np.float64), chance), _by_ranks(rank.astype(np.int64), num_classes, chance))
+            for gap, rank in zip(gaps[second_quarter], ranks[second_quarter], strict=True)
+        ]
+    )
+    rate = float(np.median(rates[:, 0]))
+    low, high = np.quantile(rates, [0.025, 0.975]).tolist()
+    return rate, (min(low, rate), max(high, rate))
+
+
+def _by_gaps(gaps: Floats, chance: np.random.Generator) -> Floats:
+    """The rate by counts as they are, and by those drawn again."""
+    size = np.abs(gaps)
+    inner = np.quantile(size, np.linspace(0, 1, GROUPS + 1)[1:-1])
+    edges = np.unique([0.0, *inner, np.inf])
+    total, against = np.histogram(size, edges)[0], np.histogram(size[gaps <= 0], edges)[0]
+    scale = SCALES[:, None] * max(float(size.mean()), 1e-9)  # all 0: nothing is known
+    falling = np.diff(-np.exp(-edges / scale))
+    chances = against / np.maximum(total, 1)  # few samples leave groups empty
+    drawn = chance.binomial(total, chances, size=(BOOTSTRAPS, len(total)))
+    counts = np.vstack([against, drawn])
+    rates: Floats = _likeliest(counts, falling, total / total.sum()) * counts.sum(1) / len(gaps)
+    return rates
+
+
+def _by_ranks(ranks: NDArray[np.int64], num_classes: int, chance: np.random.Generator) -> Floats:
+    """The same. Of two classes, a label that is not the first is the last: ranks say nothing."""
+    if num_classes == 2:
+        return np.zeros(1 + BOOTSTRAPS)
+    edges = np.unique(np.geomspace(1, num_classes, GROUPS).astype(np.int64))  # each rank, then groups of many
+    rank = np.arange(num_classes)
+    scale = np.geomspace(0.02, num_classes / 2, 30)[:, None, None]
+    falling = np.exp(-((rank / scale) ** STRETCHES[:, None])).reshape(-1, num_classes)
+    falling = np.add.reduceat(falling / falling.sum(1, keepdims=True), [0, *edges[:-1]], axis=1)
+    anywhere = np.diff([1, *edges]) / (num_classes - 1)
+    counts = np.add.reduceat(np.bincount(ranks, minlength=num_classes), [0, *edges[:-1]])
+    drawn = chance.multinomial(len(ranks), counts / len(ranks), size=BOOTSTRAPS)
+    return _likeliest(np.vstack([counts, drawn]), falling, anywhere)
+
+
+def _likeliest(counts: NDArray[Any], falling: Floats, spread: Floats) -> Floats:
+    """Of each row of counts in M groups: the share that is spread, where the rest falls as one of the (S, M)."""
+    share = SHARES[:, None, None]
+    mixed = (1 - share) * falling + share * spread
+    fit = counts @ np.log(np.maximum(mixed, 1e-12)).reshape(-1, len(spread)).T  # groups that nobody should be in
+    found: Floats = SHARES[fit.argmax(1) // len(falling)]
+    return found
+
+
+def probabilities(scores: Floats, rate: float) -> Floats:
+    """That each label is wrong: it rises with the score, and its mean is the rate."""
+    low, high = np.quantile(scores, [TRIM, 1 - TRIM])
+    if not high > low or not 0 < rate < 1:  # nothing tells samples apart
+        return np.full(len(scores), rate)
+    edges = np.linspace(low, high, BINS + 1)
+    centres = (edges[1:] + edges[:-1]) / 2
+    place = np.clip(np.searchsorted(edges, scores, side="right") - 1, 0, BINS - 1)
+    counts = np.bincount(place, minlength=BINS).astype(np.float64)
+    right, wrong = _fit(centres, counts, rate).parts(centres)
+    odds = np.maximum.accumulate(np.clip(wrong - right, -MOST, MOST))  # a wider component must not claim the other end
+    below, above = -2 * MOST, 2 * MOST
+    for _ in range(HALVINGS):  # what is added to all log odds for the mean to be the rate
+        middle = (below + above) / 2
+        if counts @ _logistic(odds + middle) > rate * len(scores):
+            above = middle
+        else:
+            below = middle
+    return _logistic(odds + above)[place]
+
+
+def _logistic(odds: Floats) -> Floats:
+    share: Floats = 1 / (1 + np.exp(-odds))
+    return share
 
 
 class Mixture(NamedTuple):
@@ -83,55 +188,19 @@ class Mixture(NamedTuple):
         parts: Floats = np.log(self.share / self.spread)[:, None] - away**2 / 2
         return parts
 
-    def wrong(self, at: Floats) -> Floats:
-        right, wrong = self.parts(at)
-        odds: Floats = np.exp(np.clip(right - wrong, -700, 700))  # beyond, exp overflows
-        return 1 / (1 + odds)
 
-
-def estimate(scores: Floats, seed: int = 0) -> tuple[Floats, float, tuple[float, float]]:
-    """`p_wrong` of each sample, the noise rate and its 95 % interval."""
-    low, high = np.quantile(scores, [TRIM, 1 - TRIM])
-    if not high > low:  # nothing tells samples apart
-        return np.zeros(len(scores)), 0.0, (0.0, 1.0)
-    edges = np.linspace(low, high, BINS + 1)
-    centres = (edges[1:] + edges[:-1]) / 2
-    place = np.clip(np.searchsorted(edges, scores, side="right") - 1, 0, BINS - 1)
-    counts = np.bincount(place, minlength=BINS).astype(np.float64)
-    fitted = _fit(centres, counts, _start(centres, counts))
-    chance = np.random.default_rng(seed)
-    drawn = chance.multinomial(len(scores), counts / counts.sum(), size=BOOTSTRAPS)
-    rates = [float(_fit(centres, each.astype(np.float64), fitted).share[1]) for each in drawn]
-    below, above = np.quantile(rates, [0.025, 0.975])
-    rising = np.maximum.accumulate(fitted.wrong(centres))  # a wider component must not claim the other end
-    rate = float(fitted.share[1])
-    return rising[place], rate, (min(float(below), rate), max(float(above), rate))
-
-
-def _start(at: Floats, counts: Floats) -> Mixture:
-    """Split where the variance between the two sides is largest (Otsu)."""
-    share = np.cumsum(counts) / counts.sum()
-    mass = np.cumsum(counts * at) / counts.sum()
-    inner = (share > 0) & (share < 1)
-    between = np.where(inner, (mass[-1] * share - mass) ** 2 / np.where(inner, share * (1 - share), 1), 0)
-    wrong = np.arange(len(at)) > between.argmax()
-    return _moments(at, counts, wrong.astype(np.float64))
-
-
-def _fit(at: Floats, counts: Floats, start: Mixture) -> Mixture:
-    found = start
+def _fit(at: Floats, counts: Floats, rate: float) -> Mixture:
+    """With known shares. At first, the highest scores are those of wrong labels."""
+    share = np.array([1 - rate, rate])
+    wrong = (np.cumsum(counts) > (1 - rate) * counts.sum()).astype(np.float64)
     for _ in range(STEPS):
-        again = _moments(at, counts, found.wrong(at))
-        done = abs(again.share[1] - found.share[1]) < 1e-6
-        found = again
-        if done:
+        weight = counts * np.stack([1 - wrong, wrong])
+        total = np.maximum(weight.sum(1), 1e-9)  # an empty component: its place does not matter
+        mean = weight @ at / total
+        variance = (weight * (at - mean[:, None]) ** 2).sum(1) / total
+        found = Mixture(share, mean, np.maximum(np.sqrt(variance), NARROWEST * (at[-1] - at[0])))
+        right, other = found.parts(at)
+        before, wrong = wrong, _logistic(np.clip(other - right, -MOST, MOST))
+        if np.abs(wrong - before).max() < 1e-6:
             break
     return found
-
-
-def _moments(at: Floats, counts: Floats, wrong: Floats) -> Mixture:
-    weight = counts * np.stack([1 - wrong, wrong])
-    total = np.maximum(weight.sum(1), 1e-9)  # an empty component: its share is 0, its place does not matter
-    mean = weight @ at / total
-    variance = (weight * (at - mean[:, None]) ** 2).sum(1) / total
-    return Mixture(total / total.sum(), mean, np.maximum(np.sqrt(variance), NARROWEST * (at[-1] - at[0])))

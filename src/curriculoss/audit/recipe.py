@@ -9,8 +9,9 @@ from curriculoss.data import Dataset, Images
 from curriculoss.training.spec import AUTO
 
 EMBEDDING = 128  # features from which on they are taken for an embedding, and a linear classifier does
-STEPS = 2_000  # that an audit takes at least, if its epochs are not to be too many
-EPOCHS = {"embeddings": (10, 40), "features": (15, 60), "images": (15, 60), "photos": (15, 40)}  # fewest and most
+EPOCHS = {"embeddings": (10, 20), "features": (12, 24), "images": (15, 30), "photos": (15, 30)}  # fewest and most
+STEPS = {"embeddings": 1_000, "features": 24, "images": 2_000, "photos": 2_000}  # at least, if epochs are not too many:
+# with many, wrong labels of small data are memorised
 
 
 def kind_of(dataset: Dataset) -> str:
@@ -26,7 +27,8 @@ def recipe(num_samples: int, kind: str) -> dict[str, Any]:
     """Fields of a RunSpec for data of that kind."""
     batch_size = 128 if num_samples < 20_000 or kind in ("images", "photos") else 512
     least, most = EPOCHS[kind]
-    epochs = min(most, max(least, math.ceil(STEPS * batch_size / num_samples)))
+    steps = math.ceil(num_samples / batch_size)
+    epochs = min(most, max(least, math.ceil(STEPS[kind] / steps)))
     return {
         "loss": AUTO,
         "network": {"embeddings": "linear", "features": "mlp"}.get(kind, "auto"),

@@ -29,6 +29,19 @@ def after(seen: Trajectories) -> Floats:
     return -seen.after.astype(np.float64)
 
 
+def probability(seen: Trajectories) -> Floats:
+    """A half minus the given label's probability, averaged over the epochs, the n-th counting n times.
+
+    Beyond learned, a margin counts no more; later, the network knows more.
+    """
+    from scipy.special import expit
+
+    total = np.zeros(seen.soft.shape[1])
+    for number, row in enumerate(seen.soft, 1):
+        total += number * expit(row.astype(np.float64))
+    return 0.5 - 2 * total / (len(seen.soft) * (len(seen.soft) + 1))
+
+
 def aum(seen: Trajectories) -> Floats:
     """Minus the area under the hard margin (Pleiss et al., NeurIPS 2020)."""
     return -_average(seen.hard)
@@ -54,11 +67,12 @@ SCORES: Mapping[str, Callable[[Trajectories], Floats]] = {
     "mean": mean,
     "last": last,
     "after": after,
+    "probability": probability,
     "aum": aum,
     "slope": slope,
     "mean+after": mean_and_after,
 }
-DEFAULT = "mean"
+DEFAULT = "probability"
 
 
 def score(seen: Trajectories, name: str = DEFAULT) -> Floats:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from curriculoss.margin import soft_margin
 from curriculoss.monitor import Monitor
 from curriculoss.training.store import Run, RunError, write_arrays
 
-SOFT, HARD, AFTER = "margins.npy", "hard_margins.npy", "after"
+SOFT, HARD, GAP, RANK, AFTER = "margins.npy", "hard_margins.npy", "gaps.npy", "ranks.npy", "after"
 LIMIT = float(np.finfo(np.float16).max)
 
 
@@ -27,23 +28,47 @@ def hard_margin(logits: Tensor, target: Tensor) -> Tensor:
     return logits.gather(1, label).squeeze(1) - logits.scatter(1, label, -math.inf).amax(1)
 
 
+def signed_gap(logits: Tensor, target: Tensor) -> Tensor:
+    """The largest logit minus the next one: how sure the network is. Negative where the largest is not the label's."""
+    best = logits.topk(2, 1)
+    gap = best.values[:, 0] - best.values[:, 1]
+    return gap.where(best.indices[:, 0] == target, -gap)
+
+
+def rank_of_label(logits: Tensor, target: Tensor) -> Tensor:
+    """How many classes have a larger logit."""
+    return (logits > logits.gather(1, target.unsqueeze(1))).sum(1)
+
+
+SEEN: Mapping[str, tuple[Callable[[Tensor, Tensor], Tensor], Any]] = {
+    HARD: (hard_margin, np.float16),
+    GAP: (signed_gap, np.float16),
+    RANK: (rank_of_label, np.int32),
+}
+
+
 class Recorder:
-    """A watcher of the training loop. Files hold one row an epoch, float16, written before the epoch's checkpoint."""
+    """A watcher of the training loop. Files hold one row an epoch, written before the epoch's checkpoint."""
 
     def __init__(self, folder: Path, num_samples: int, epochs: int) -> None:
         self.folder, self.shape = folder, (epochs, num_samples)
-        self.hard = torch.zeros(num_samples)
+        self.seen = {name: torch.zeros(num_samples) for name in SEEN}
 
     def batch(self, logits: Tensor, target: Tensor, index: Tensor) -> None:
-        self.hard[index.cpu()] = hard_margin(logits, target).float().cpu()
+        place = index.cpu()
+        for name, (of, _) in SEEN.items():
+            self.seen[name][place] = of(logits, target).float().cpu()
 
     def end_epoch(self, number: int, monitor: Monitor) -> None:
-        for name, margins in ((SOFT, monitor.samples().last), (HARD, self.hard)):
-            path = self.folder / name
-            mode: Any = "r+" if number else "w+"
-            file = np.lib.format.open_memmap(path, mode=mode, dtype=np.float16, shape=self.shape)
-            file[number] = margins.clamp(-LIMIT, LIMIT).numpy()  # beyond float16, as where training went astray
-            file.flush()
+        self._write(SOFT, np.float16, number, monitor.samples().last)
+        for name, (_, kind) in SEEN.items():
+            self._write(name, kind, number, self.seen[name])
+
+    def _write(self, name: str, kind: Any, number: int, row: Tensor) -> None:
+        mode: Any = "r+" if number else "w+"
+        file = np.lib.format.open_memmap(self.folder / name, mode=mode, dtype=kind, shape=self.shape)
+        file[number] = row.clamp(-LIMIT, LIMIT).numpy()  # beyond float16, as where training went astray
+        file.flush()
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,6 +84,12 @@ class Trajectories:
         epochs = int(run.result["epochs"])
         soft, hard = (_mapped(run.path / name)[:epochs] for name in (SOFT, HARD))
         return cls(soft, hard, run.arrays(AFTER)["margin"])
+
+
+def read_guesses(run: Run) -> tuple[NDArray[Any], NDArray[Any]]:
+    """(E, N) each, as trained, one row an epoch: the `signed_gap` and the `rank_of_label` of every sample."""
+    epochs = int(run.result["epochs"])
+    return _mapped(run.path / GAP)[:epochs], _mapped(run.path / RANK)[:epochs]
 
 
 def _mapped(path: Path) -> NDArray[Any]:
