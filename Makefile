@@ -36,6 +36,7 @@ bench: $(INSTALLED) ## time every loss against cross entropy, some ten minutes
 	$(BIN)/python -m benchmarks.losses
 	$(BIN)/python -m benchmarks.linear
 	$(BIN)/python -m benchmarks.training
+	$(BIN)/python -m benchmarks.embeddings
 
 clean: ## remove all that can be made again
 	rm -rf .venv demo build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks import audit
+from benchmarks import audit, embeddings
 
 
 def test_audit_is_measured_against_others_once_and_the_page_is_what_the_numbers_say(tmp_path, capsys):
@@ -41,3 +41,9 @@ def test_settings_that_need_files_are_refused_without_them(capsys):
     with pytest.raises(SystemExit, match="2"):
         audit.main(["--settings", "cifar100n"])
     assert "expected some of digits, got cifar100n" in capsys.readouterr().err
+
+
+def test_large_embeddings_are_audited_as_a_user_would(tmp_path):
+    embeddings.main(["--quick", "--out", str(tmp_path / "embeddings.csv")])
+    (row,) = audit.load(tmp_path / "embeddings.csv")
+    assert row["within"] == "True" and float(row["found"]) > 0.95 and 0.1 < float(row["gigabytes"]) < 4
