@@ -184,8 +184,9 @@ def page(rows: Iterable[Row]) -> str:
         "*Missed* is the false negative rate: of the wrong labels, the share that is not among the most suspicious",
         "ones when as many are taken as there are wrong labels. Samples, labels, network, epochs and seed (one)",
         "are the same for all methods. **Bold** are the scores that the methods use unless told otherwise. The",
-        "audit's score, its epochs and the ones that its estimate is read off were chosen by cifar10n-worse,",
-        "cifar100n, clean CIFAR-10 and small tables; the other settings have had no part in that.",
+        "audit's score and epochs were chosen by cifar10n-worse, cifar100n and small tables, made-up embeddings and",
+        "digits; the epochs that its estimate is read off by all of these, cifar10n-aggregate, cifar10-symmetric and",
+        "clean CIFAR-10. Other settings have had no part in that.",
         "",
     ]
     if not count:
