@@ -301,3 +301,26 @@ def test_few_samples_are_trained_on_for_more_epochs_but_not_until_they_are_memor
     assert [recipe(count, "features")["epochs"] for count in (10, 150, 5000, 10**6)] == [24, 12, 12, 12]
     assert [recipe(count, "images")["epochs"] for count in (10, 10_000, 10**6)] == [30, 26, 15]
     assert [recipe(count, "embeddings")["epochs"] for count in (10, 10_000, 50_000, 10**6)] == [20, 13, 11, 10]
+
+
+def test_an_audit_leaves_the_callers_random_numbers_alone():
+    features, labels = blobs(60)[:2]
+    torch.manual_seed(1)
+    expected = torch.rand(3)
+    torch.manual_seed(1)
+    audit(features, labels, settings={"epochs": 1})
+    assert torch.equal(torch.rand(3), expected)
+
+
+def test_where_nothing_can_be_learned_that_is_said(found):
+    chance = np.random.default_rng(0)
+    lost = audit(chance.standard_normal((300, 4)), chance.integers(0, 5, 300))
+    assert lost.learned_little and lost.predicted < 0.6
+    assert not found[0].learned_little and found[0].predicted > 0.6
+
+
+def test_tensors_in_bfloat16_and_labels_that_differ_by_spaces():
+    features, labels = blobs(60)[:2]
+    assert len(audit(torch.as_tensor(features).bfloat16(), labels, settings={"epochs": 1})) == 60
+    with pytest.raises(DataError, match="labels 'a' and 'a ' differ by spaces only"):
+        audit(features, ["a", "a ", "b"] * 20)

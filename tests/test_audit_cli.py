@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import os
+import shlex
 
 import numpy as np
 import pyarrow
@@ -123,7 +124,7 @@ def test_clean_makes_a_new_tree_and_leaves_the_old_one_alone(pets, tmp_path):
     )  # fmt: skip
     done = run("clean", pets, "--decisions", decisions, "--out", tmp_path / "new")
     assert "1 fixed, 1 dropped, 1 kept as they are: 21 of 24 samples" in done.stdout
-    assert f"curriculoss train --data {tmp_path / 'new'} --loss mae" in done.stdout
+    assert f"curriculoss train --data {tmp_path / 'new'} --loss auto" in done.stdout
     assert {path: path.read_bytes() for path in pets.rglob("*.png")} == before
     new = sorted(str(path.relative_to(tmp_path / "new")) for path in (tmp_path / "new").rglob("*.png"))
     old = sorted(name for name in at if name not in ("cat/0.png", "cat/1.png", "cat/3.png", "=dog/5.png"))
@@ -312,3 +313,27 @@ def test_decisions_hold_when_the_data_have_moved(pets, tmp_path):
     os.rename(pets, tmp_path / "moved")
     run("clean", tmp_path / "moved", "--decisions", decisions, "--out", tmp_path / "new")
     assert not (tmp_path / "new/cat/0.png").exists() and (tmp_path / "new/cat/1.png").exists()
+
+
+@pytest.mark.parametrize("command", [("train", "--loss", "auto"), ("compare", "ce"), ("tune", "--trials", "1")])
+def test_nothing_is_written_into_the_data(command, pets):
+    before = sorted(pets.rglob("*"))
+    assert "is inside" in refused(*command, "--data", pets, "--out", pets / "run")
+    assert sorted(pets.rglob("*")) == before
+
+
+def test_the_command_that_comes_next_works_as_printed(tmp_path):
+    chance = np.random.default_rng(0)
+    np.save(tmp_path / "x.npy", chance.standard_normal((40, 3)))
+    (tmp_path / "y.txt").write_text("\ufeff" + "\n".join(["a", "b"] * 20), "utf-8")
+    given = ("audit", tmp_path / "x.npy", "--labels", tmp_path / "y.txt", "--epochs", "1", "--out", tmp_path / "out")
+    said = run(*given).stdout
+    decided(tmp_path / "decisions.csv", "0,,keep,a")
+    (line,) = (line for line in said.splitlines() if line.startswith("then: "))
+    words = shlex.split(line)[2:]
+    words[words.index("decisions.csv")], words[words.index("cleaned")] = tmp_path / "decisions.csv", tmp_path / "new"
+    assert "1 kept as they are: 40 of 40 samples" in run(*words).stdout
+
+
+def test_auto_is_among_the_losses_that_are_named(tmp_path):
+    assert "did you mean 'auto'?" in refused("train", "--data", "digits", "--loss", "atuo", "--out", tmp_path / "run")

@@ -224,3 +224,9 @@ def test_spec_makes_it_and_refuses_settings_for_it():
 def test_wrong_numbers_of_classes_are_refused(num_classes):
     with pytest.raises((TypeError, ValueError), match=r"AutoLoss expects .*num_classes"):
         AutoLoss(num_classes)
+
+
+@pytest.mark.parametrize("num_classes", [3, 7])
+def test_another_number_of_classes_is_an_error(num_classes):
+    with pytest.raises(ValueError, match=f"AutoLoss expects logits of {num_classes} classes, got 5"):
+        AutoLoss(num_classes)(torch.randn(8, 5, requires_grad=True), torch.zeros(8, dtype=torch.int64))

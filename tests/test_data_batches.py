@@ -194,3 +194,13 @@ def test_taking_samples_takes_all_that_belongs_to_them(photos):
     assert some.paths == some.inputs.files == (photos.paths[5], photos.paths[2])
     assert some.target.tolist() == [1, 0] and some.clean.tolist() == [0, 1] and len(some) == 2
     assert torch.equal(pictures().take(torch.tensor([3])).inputs, pictures().inputs[3:4])
+
+
+def test_features_far_from_zero_keep_their_digits():
+    rows = torch.arange(8.0).reshape(8, 1) + 2.0**23
+    mean, std = rows.double().mean(0), rows.double().std(0)
+    split = Split(rows, torch.zeros(8, dtype=torch.int64))
+    batches = Batches(split, split.target, mean=mean.tolist(), std=std.tolist(), batch_size=8, device="cpu")
+    ((inputs, _, index),) = batches.epoch(0)
+    expected = (rows.double() - mean)[index] / std
+    torch.testing.assert_close(inputs.double() - inputs.double().mean(), expected, rtol=1e-6, atol=1e-6)

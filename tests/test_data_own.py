@@ -69,6 +69,14 @@ def test_labels_of_any_usual_type(tmp_path, y):
     assert target.dtype == torch.int64 and target[1] == 1
 
 
+@pytest.mark.parametrize(("y", "names"), [(Y + 1, "123"), (Y * 10**15 + 7, None), (np.where(Y > 0, 1, -1), None)])
+def test_integers_without_a_zero_are_names(tmp_path, y, names):
+    found = load(npz(tmp_path, x=X, y=y, x_test=X, y_test=y[::-1]))
+    assert found.class_names == tuple(names or map(str, np.unique(y)))
+    assert found.train.target.tolist() == np.unique(y, return_inverse=True)[1].tolist()
+    assert found.test.target.tolist() == found.train.target.tolist()[::-1]
+
+
 def test_a_test_file_apart(tmp_path):
     held = npz(tmp_path, x=X[:1], y=Y[:1]).rename(tmp_path / "held.npz")
     assert len(load(npz(tmp_path, x=X, y=Y), test=held).test) == 1
@@ -95,7 +103,9 @@ NAN[4, 2] = np.nan
         ({"x": X, "y": np.array([0, 1, 3] * 2)}, "class 2 has no training samples"),
         ({"x": X, "y": np.array([0, 1, 10**15] * 2)}, "class 2 has no training samples"),
         ({"x": X, "y": Y - 1}, r"y: expected labels from 0 to 1, got -1 in row 0"),
-        ({"x": X, "y": -np.ones(6, int)}, "got -1 in row 0"),
+        ({"x": X, "y": -np.ones(6, int)}, "at least two classes, got only label '-1'"),
+        ({"x": X, "y": np.array(["a", "b", "a "] * 2)}, "labels 'a' and 'a ' differ by spaces only"),
+        ({"x": X.astype(np.float64) * 1e-3 + 1.7e9, "y": Y}, "which float32 cannot tell apart; subtract their mean"),
         ({"x": X, "y": Y, "y_clean": Y + 1}, "y_clean: expected labels from 0 to 2, got 3 in row 2"),
         ({"x": X, "y": Y, "x_test": X, "y_test": Y + 1}, "y_test: expected labels from 0 to 2, got 3 in row 2"),
         ({"x": X, "y": Y, "class_names": np.array(["a", "b"])}, "expected labels from 0 to 1, got 2 in row 2"),

@@ -113,6 +113,8 @@ class AutoLoss(RobustLoss):
 
     def of_batch(self, batch: Batch) -> Tensor:
         target, logits = batch.target, batch.logits.detach()
+        if logits.shape[1] != self.num_classes:
+            raise ValueError(f"AutoLoss expects logits of {self.num_classes} classes, got {logits.shape[1]}")
         if target.is_floating_point():
             self._follow((logits.softmax(1) * target).sum(1), target.argmax(1), logits)
         else:

@@ -65,6 +65,18 @@ class Audit:
         return self.noise.confusion
 
     @property
+    def predicted(self) -> float:
+        """The share of the labels that the network predicted in the last epoch."""
+        return float((self.trajectories.hard[-1] > 0).mean())
+
+    @property
+    def learned_little(self) -> bool:
+        """Whether scores and estimate may say little: the network predicts less than half of the labels, or is nearer
+        to always guessing the most frequent one than to predicting all that are right by the estimate."""
+        guess = float(np.unique(self.given, return_counts=True)[1].max()) / len(self)
+        return self.predicted < max(0.5, (guess + 1 - self.noise_rate) / 2)
+
+    @property
     def ranked(self) -> NDArray[np.int64]:
         """All samples, most suspicious first."""
         return np.argsort(-self.scores, kind="stable")
@@ -105,7 +117,8 @@ def audit(
     source = read(data, labels, label=(settings or {}).get("label"), data_dir=data_dir, download=download)
     with nullcontext(out) if out is not None else tempfile.TemporaryDirectory() as folder:
         assert folder is not None
-        return examine(source, Path(folder), settings or {}, score=score, workers=workers, progress=progress)
+        with torch.random.fork_rng():  # the caller's random numbers stay as they would have been
+            return examine(source, Path(folder), settings or {}, score=score, workers=workers, progress=progress)
 
 
 def examine(

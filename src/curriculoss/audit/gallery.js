@@ -138,8 +138,11 @@ function decide(choice) {
   if (choice === null) {
     decisions.delete(item.index);
   } else {
-    const label = choice === "keep" ? item.given : choice === "fix" ? byId("label").value : "";
-    if (choice === "fix" && (!data.classes.includes(label) || label === item.given)) {
+    const typed = byId("label").value;  // an input has no line breaks, names of classes may
+    const named = data.classes.find((name) => name === typed) ??
+      data.classes.find((name) => name.replace(/[\r\n]/g, "") === typed);
+    const label = choice === "keep" ? item.given : choice === "fix" ? named : "";
+    if (choice === "fix" && (label === undefined || label === item.given)) {
       byId("said").textContent = label === item.given ? "this is the given label: keep it" : "there is no such class";
       return false;
     }

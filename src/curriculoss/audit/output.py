@@ -64,6 +64,8 @@ def write(found: Audit, source: Source, folder: Path) -> dict[str, Any]:
         "samples": len(found),
         "noise_rate": found.noise_rate,
         "interval": list(found.interval),
+        "predicted": found.predicted,
+        "learned_little": found.learned_little,
         "suspects": len(suspects),
         "unreadable": len(source.unreadable),
         "classes": names,

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from curriculoss import data as engine
 from curriculoss.data import DataError, Dataset, Images, Split
 from curriculoss.data.files import reading
-from curriculoss.data.labels import features
+from curriculoss.data.labels import expect_distinct, features
 
 ARRAYS = "arrays"  # what a spec calls data that are in no file
 PHOTO = 64  # pixels that photos are looked at with: what they show is seen, and two cores can train on it
@@ -89,7 +89,7 @@ def read_labels(path: Path) -> NDArray[Any]:
         if path.suffix.lower() == ".npy":
             found: NDArray[Any] = np.load(path, allow_pickle=False)
             return found
-        return np.array(path.read_text("utf-8").splitlines())
+        return np.array(path.read_text("utf-8-sig").splitlines())
 
 
 def of_arrays(values: Any, labels: Any, name: str = ARRAYS) -> Source:
@@ -104,6 +104,7 @@ def of_arrays(values: Any, labels: Any, name: str = ARRAYS) -> Source:
         classes, target = np.unique(given, return_inverse=True)
     except TypeError:
         raise DataError(f"{name}: expected labels of one kind, got {_kinds(given)}") from None
+    expect_distinct(name, map(str, classes.tolist()))
     if len(classes) < 2:
         raise DataError(f"{name}: expected at least two classes, got {len(classes)}")
     split = Split(features(name, inputs), torch.from_numpy(target.astype(np.int64)))
@@ -113,7 +114,8 @@ def of_arrays(values: Any, labels: Any, name: str = ARRAYS) -> Source:
 
 def _as_array(values: Any) -> NDArray[Any]:
     if isinstance(values, torch.Tensor):
-        return values.detach().cpu().numpy()
+        tensor = values.detach().cpu()
+        return (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).numpy()
     if isinstance(values, np.ndarray):
         return values
     return np.asarray(values, dtype=object if _mixed(values) else None)

@@ -10,7 +10,7 @@ import typer
 
 from curriculoss.cli.console import UsageError, app, new_console, new_table, print_json
 from curriculoss.cli.mistakes import mistakes, stopped
-from curriculoss.cli.settings import AsJson, DataDir, Download, Workers
+from curriculoss.cli.settings import AsJson, DataDir, Download, Workers, expect_outside
 from curriculoss.cli.training import Bar
 
 Label = Annotated[str | None, typer.Option(help="The label column of a table (label, y or target).")]
@@ -29,7 +29,9 @@ def audit(
     width: Annotated[float | None, typer.Option(help="Channels times this.")] = None,
     epochs: Annotated[int | None, typer.Option(help="Another number than the data suggest.")] = None,
     seed: Annotated[int | None, typer.Option(help="Of initialisation, order and noise (0).")] = None,
-    score: Annotated[str | None, typer.Option(help="mean, last, after, aum, slope, mean+after.")] = None,
+    score: Annotated[
+        str | None, typer.Option(help="probability (default), mean, last, after, aum, slope, mean+after.")
+    ] = None,
     data_dir: DataDir = None,
     download: Download = False,
     workers: Workers = 0,
@@ -49,8 +51,7 @@ def audit(
     """
     if accelerator not in ("auto", "cpu", "cuda", "mps"):
         raise UsageError(f"expected --accelerator auto, cpu, cuda or mps, got {accelerator!r}")
-    if Path(data).is_dir() and out.resolve().is_relative_to(Path(data).resolve()):
-        raise UsageError(f"--out {out} is inside {data}, where it would be taken for a class; give a folder outside")
+    expect_outside(out, data)
     asked = {"label": label, "noise": noise, "subset": subset, "network": network, "width": width, "epochs": epochs,
              "seed": seed}  # fmt: skip
     with mistakes():
@@ -70,13 +71,20 @@ def audit(
     if as_json:
         print_json(result)
     else:
-        _print(data, result)
+        _print(result)
+        if Path(data).expanduser().exists():
+            named = f" --label {shlex.quote(label)}" if label else ""
+            named += f" --labels {shlex.quote(str(labels))}" if labels else ""
+            print(f"then: curriculoss clean {shlex.quote(data)}{named} --decisions decisions.csv --out cleaned")
 
 
-def _print(data: str, result: dict[str, Any]) -> None:
+def _print(result: dict[str, Any]) -> None:
     low, high = result["interval"]
     print(f"{100 * result['noise_rate']:.1f} % of the {result['samples']} labels seem to be wrong "
           f"({100 * low:.1f} to {100 * high:.1f} %); {result['suspects']} are suspicious")  # fmt: skip
+    if result["learned_little"]:
+        print(f"beware: the network predicts only {100 * result['predicted']:.0f} % of the labels, so it has learned "
+              "little, or very many are wrong")  # fmt: skip
     if result["unreadable"]:
         print(f"{result['unreadable']} images could not be read and were left out: {result['files']['unreadable']}")
     if truth := result.get("against_truth"):
@@ -92,8 +100,6 @@ def _print(data: str, result: dict[str, Any]) -> None:
         new_console().print(pairs)
     files = result["files"]
     print(f"look at them: {files['gallery']}\nthe list: {files['suspects']}")
-    if Path(data).expanduser().exists():
-        print(f"then: curriculoss clean {shlex.quote(data)} --decisions decisions.csv --out cleaned")
 
 
 def _plain(name: str) -> Any:
@@ -116,7 +122,7 @@ def clean(
 
     \b
     curriculoss clean my-photos/ --decisions decisions.csv --out cleaned
-    curriculoss train --data cleaned --loss mae --fix scale --out run
+    curriculoss train --data cleaned --loss auto --out run
 
     Samples without a decision stay as they are. Images that cannot be read are left out. Writes changes.csv and
     cleaned.json, a report, beside the data.
@@ -126,7 +132,7 @@ def clean(
 
         report = apply(data, decisions, out, label=label, labels=labels, link=link)
     column = f" --label {shlex.quote(label)}" if label else ""
-    train = f"curriculoss train --data {shlex.quote(report['data'])}{column} --loss mae --fix scale --out run"
+    train = f"curriculoss train --data {shlex.quote(report['data'])}{column} --loss auto --out run"
     if as_json:
         print_json({**report, "train": train})
         return

@@ -9,6 +9,8 @@ from typing import Annotated, Any
 
 import typer
 
+from curriculoss.cli.console import UsageError
+
 # One option for each setting of a RunSpec: (type, names, help). None leaves the preset's or the default.
 SETTINGS: dict[str, tuple[Any, tuple[str, ...], str]] = {
     "data": (str, ("--data",), "A data set (`curriculoss data list`) or a path: class folders, .npz, .csv, .parquet."),
@@ -67,6 +69,13 @@ def takes_settings(command: Callable[..., None]) -> Callable[..., None]:
     wrapped.__signature__ = inspect.Signature(keyword + added)  # type: ignore[attr-defined]  # typer reads it
     wrapped.__annotations__ = {x.name: x.annotation for x in keyword + added}
     return wrapped
+
+
+def expect_outside(out: Path, data: str | None) -> None:
+    """What is written must not become part of the data."""
+    folder = Path(data or "").expanduser()
+    if data and folder.is_dir() and out.resolve().is_relative_to(folder.resolve()):
+        raise UsageError(f"--out {out} is inside {data}, where it would be taken for a class; give a folder outside")
 
 
 def collected(preset: str | None, file: Path | None, settings: dict[str, Any]) -> dict[str, Any]:

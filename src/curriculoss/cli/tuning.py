@@ -10,7 +10,17 @@ import typer
 
 from curriculoss.cli.console import UsageError, app, new_console, new_table, print_json
 from curriculoss.cli.mistakes import mistakes, stopped
-from curriculoss.cli.settings import AsJson, DataDir, Download, Preset, SpecFile, Workers, collected, takes_settings
+from curriculoss.cli.settings import (
+    AsJson,
+    DataDir,
+    Download,
+    Preset,
+    SpecFile,
+    Workers,
+    collected,
+    expect_outside,
+    takes_settings,
+)
 from curriculoss.cli.training import Bar
 
 SHOWN = 12  # trials in the table
@@ -62,6 +72,7 @@ def tune(
         raise UsageError("expected --validation or --validation-share, got both")
     if validation_share is not None and not 0 < validation_share < 1:
         raise UsageError(f"expected --validation-share between 0 and 1, got {validation_share:g}")
+    expect_outside(out, settings.get("data"))
     with mistakes():
         from curriculoss import training, tuning
         from curriculoss.tuning.space import AROUND

@@ -77,6 +77,7 @@ class Batches:
         repeats = math.prod(self._shape[:-1])
         spread = torch.tensor(std, dtype=torch.float64)
         self._scale = (1 / (levels * spread)).repeat(repeats).float().to(self.device)
+        self._mean = torch.tensor(mean).float().to(self.device)
         self._offset = (-torch.tensor(mean, dtype=torch.float64) / spread).repeat(repeats).float().to(self.device)
 
     def __len__(self) -> int:
@@ -108,9 +109,9 @@ class Batches:
             yield self._normalised(rows), self.target[index], index
 
     def _normalised(self, rows: Tensor) -> Tensor:
+        if len(self._shape) == 1:  # features may be far from 0: first take away what they have in common
+            return (rows.float() - self._mean) * self._scale
         inputs = torch.addcmul(self._offset, rows.float(), self._scale)
-        if len(self._shape) == 1:
-            return inputs
         return inputs.view(-1, *self._shape).permute(0, 3, 1, 2)
 
     def _shifted(self, rows: Tensor, moves: Tensor, flips: Tensor) -> Tensor:

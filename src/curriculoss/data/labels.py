@@ -1,6 +1,6 @@
 """Labels and features of a user's own data: checked once, with the row and column of what is wrong."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,6 +10,8 @@ from torch import Tensor
 
 from curriculoss.data.files import DataError
 
+LOSS = 1e-3  # of a column's range, at most, by rounding
+
 Column = tuple[str, NDArray[Any]]  # what to call it in an error, and its values
 
 
@@ -18,8 +20,8 @@ def encode(
 ) -> tuple[tuple[str, ...], list[Tensor]]:
     """Class names, and int64 labels of the training column followed by those of the others.
 
-    Labels are the integers 0 … K−1 or strings. Strings are classes in sorted order, unless `names` gives another.
-    Each class must occur in the training labels, and there must be two.
+    Labels are the integers 0 … K−1, or strings or other integers (none of the training labels is 0), which are classes
+    in sorted order unless `names` gives another. Each class must occur in the training labels, and there must be two.
     """
     columns = [(what, _flat(what, values)) for what, values in (train, *others)]
     what, first = columns[0]
@@ -30,7 +32,11 @@ def encode(
         raise DataError(f"{what}: expected class names that differ, got {len(names)} with repetitions")
     if texts == {True}:
         names = sorted(set(first.tolist())) if names is None else names
+        expect_distinct(what, names)
         columns = [(what, _positions(what, labels, names)) for what, labels in columns]
+    elif names is None and not (first == 0).any():
+        names = [str(label) for label in np.unique(first)]
+        columns = [(what, _positions(what, labels.astype(str), names)) for what, labels in columns]
     count = max(int(first.max()) + 1, 2) if names is None else len(names)
     for what, labels in columns:
         if len(wrong := np.flatnonzero((labels < 0) | (labels >= count))):
@@ -45,6 +51,14 @@ def encode(
         name = str(empty) if names is None else repr(names[empty])
         raise DataError(f"{what}: class {name} has no training samples; expected some of each of the {count} classes")
     return tuple(names or map(str, range(count))), [torch.from_numpy(labels) for _, labels in columns]
+
+
+def expect_distinct(what: str, names: Iterable[str]) -> None:
+    """Also without the spaces around them."""
+    seen: dict[str, str] = {}
+    for name in names:
+        if (other := seen.setdefault(name.strip(), name)) != name:
+            raise DataError(f"{what}: labels {other!r} and {name!r} differ by spaces only; take them away")
 
 
 def _positions(what: str, labels: NDArray[Any], names: Sequence[str]) -> NDArray[np.int64]:
@@ -93,6 +107,7 @@ def features(what: str, values: NDArray[Any], columns: Sequence[str] | None = No
         with np.errstate(over="ignore"):  # float64 beyond float32 becomes inf, which is refused below
             values = values.astype(np.float32, copy=False)
         _finite(what, given, values, columns)
+        _told_apart(what, given, values, columns)
     inputs = torch.from_numpy(np.ascontiguousarray(values))
     if inputs.ndim in (1, 3):
         return inputs.unsqueeze(1)
@@ -101,6 +116,21 @@ def features(what: str, values: NDArray[Any], columns: Sequence[str] | None = No
             raise DataError(f"{what}: expected at most 4 channels, first or last, got shape {tuple(inputs.shape)}")
         return inputs.permute(0, 3, 1, 2)
     return inputs
+
+
+def _told_apart(what: str, given: NDArray[Any], values: NDArray[np.float32], columns: Sequence[str] | None) -> None:
+    """Numbers such as times in seconds may differ in digits that float32 does not keep."""
+    if given.ndim != 2 or given.dtype.itemsize <= 4:
+        return
+    for number in range(given.shape[1]):
+        column = given[:, number].astype(np.float64)
+        range_of, lost = np.ptp(column), np.abs(column - values[:, number]).max()
+        if lost > LOSS * range_of:
+            name = repr(columns[number]) if columns else number
+            raise DataError(
+                f"{what}: numbers of about {column.mean():.3g} differ by no more than {range_of:.3g} in column {name}, "
+                "which float32 cannot tell apart; subtract their mean"
+            )
 
 
 def _finite(what: str, given: NDArray[Any], values: NDArray[np.float32], columns: Sequence[str] | None) -> None:

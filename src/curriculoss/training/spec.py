@@ -134,6 +134,9 @@ class RunSpec:
         """The loss by name, not fixed yet; of "auto", what it comes to."""
         if self.loss == AUTO:
             return ENDS_AS
+        known = registry.available()
+        if isinstance(self.loss, str) and self.loss.lower() not in known:
+            raise ValueError(f"unknown loss {self.loss!r}{registry.suggestion(self.loss.lower(), (AUTO, *known))}")
         loss: Curriculum | Regularized = registry.get(self.loss, **self.params)
         return loss
 
