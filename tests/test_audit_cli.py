@@ -15,6 +15,7 @@ from pyarrow import parquet
 from typer.testing import CliRunner
 
 from curriculoss import cli
+from curriculoss.audit import estimate_noise
 from curriculoss.data import DataError, load
 from curriculoss.training import Run
 
@@ -325,9 +326,10 @@ def test_nothing_is_written_into_the_data(command, pets):
 def test_the_command_that_comes_next_works_as_printed(tmp_path):
     chance = np.random.default_rng(0)
     np.save(tmp_path / "x.npy", chance.standard_normal((40, 3)))
-    (tmp_path / "y.txt").write_text("\ufeff" + "\n".join(["a", "b"] * 20), "utf-8")
+    (tmp_path / "y.txt").write_text("\ufeff" + "\n".join(["a", "b"] * 20) + "\n\n", "utf-8")
     given = ("audit", tmp_path / "x.npy", "--labels", tmp_path / "y.txt", "--epochs", "1", "--out", tmp_path / "out")
     said = run(*given).stdout
+    assert estimate_noise(tmp_path / "out").rate == json.loads((tmp_path / "out/noise.json").read_text())["noise_rate"]
     decided(tmp_path / "decisions.csv", "0,,keep,a")
     (line,) = (line for line in said.splitlines() if line.startswith("then: "))
     words = shlex.split(line)[2:]

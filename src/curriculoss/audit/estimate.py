@@ -87,8 +87,10 @@ class NoiseEstimate:
 
 
 def estimate_noise(run: Run | Path | str, score_name: str = DEFAULT) -> NoiseEstimate:
-    """From the folder of an audit's run."""
-    run = run if isinstance(run, Run) else Run(Path(run))
+    """From the folder of an audit's run, or of the audit that it is in."""
+    if not isinstance(run, Run):
+        inner = Path(run) / "run"
+        run = Run(inner if inner.is_dir() else Path(run))
     scores = score(Trajectories.read(run), score_name)
     num_classes = int(run.task["num_classes"])
     rate, interval = noise_rate(*read_guesses(run), num_classes)

@@ -89,7 +89,7 @@ def read_labels(path: Path) -> NDArray[Any]:
         if path.suffix.lower() == ".npy":
             found: NDArray[Any] = np.load(path, allow_pickle=False)
             return found
-        return np.array(path.read_text("utf-8-sig").splitlines())
+        return np.array(path.read_text("utf-8-sig").rstrip("\r\n").splitlines())
 
 
 def of_arrays(values: Any, labels: Any, name: str = ARRAYS) -> Source:
