@@ -14,7 +14,7 @@ from curriculoss.audit import score as scores
 from curriculoss.audit.estimate import NoiseEstimate, noise_rate, probabilities
 from curriculoss.audit.output import safe, unsafe
 from curriculoss.audit.recipe import recipe
-from curriculoss.audit.trajectories import Trajectories, hard_margin, rank_of_label, signed_gap
+from curriculoss.audit.trajectories import Recorder, Trajectories, hard_margin, rank_of_label, signed_gap
 from curriculoss.data import DataError, Dataset, Split
 from curriculoss.training import Run, RunError, RunSpec, train
 
@@ -266,6 +266,14 @@ def test_probabilities_rise_with_the_score_and_their_mean_is_the_rate(rate):
 
 def test_scores_that_are_all_the_same_say_nothing_but_the_rate():
     assert (probabilities(np.ones(10), 0.2) == 0.2).all()
+
+
+def test_ranks_beyond_float16_are_kept(tmp_path):
+    recorder = Recorder(tmp_path, 2, 1)
+    recorder._write("ranks.npy", np.int32, 0, torch.tensor([70_000.0, 1.0]))
+    recorder._write("gaps.npy", np.float16, 0, torch.tensor([1e9, 1.0]))
+    assert np.load(tmp_path / "ranks.npy").tolist() == [[70_000, 1]]
+    assert np.isfinite(np.load(tmp_path / "gaps.npy")).all()
 
 
 def test_a_gap_is_that_of_the_best_two_and_negative_where_the_label_is_not_the_best():

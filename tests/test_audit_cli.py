@@ -317,9 +317,11 @@ def test_decisions_hold_when_the_data_have_moved(pets, tmp_path):
 
 
 @pytest.mark.parametrize("command", [("train", "--loss", "auto"), ("compare", "ce"), ("tune", "--trials", "1")])
-def test_nothing_is_written_into_the_data(command, pets):
+def test_nothing_is_written_into_the_data(command, pets, tmp_path):
     before = sorted(pets.rglob("*"))
-    assert "is inside" in refused(*command, "--data", pets, "--out", pets / "run")
+    (tmp_path / "spec.toml").write_text(f"data = '{pets}'\n")
+    for given in (("--data", pets), ("--spec", tmp_path / "spec.toml")):
+        assert "is inside" in refused(*command, *given, "--out", pets / "run")
     assert sorted(pets.rglob("*")) == before
 
 

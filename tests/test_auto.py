@@ -226,6 +226,15 @@ def test_wrong_numbers_of_classes_are_refused(num_classes):
         AutoLoss(num_classes)
 
 
+def test_without_logits_no_label_counts_as_wrong_and_the_bell_stays_wide():
+    criterion, target = AutoLoss(100), torch.arange(64) % 100
+    weight = torch.eye(100)
+    for _ in range(400):
+        criterion.linear((10 * weight[target]).requires_grad_(), weight, None, target)
+    assert float(criterion.likelihood) > 0.9 and float(criterion.noise_rate) < 0.01
+    assert float(criterion.bell.alpha) == pytest.approx(CLEAN, rel=0.01)
+
+
 @pytest.mark.parametrize("num_classes", [3, 7])
 def test_another_number_of_classes_is_an_error(num_classes):
     with pytest.raises(ValueError, match=f"AutoLoss expects logits of {num_classes} classes, got 5"):

@@ -77,6 +77,11 @@ def test_integers_without_a_zero_are_names(tmp_path, y, names):
     assert found.test.target.tolist() == found.train.target.tolist()[::-1]
 
 
+def test_a_column_that_is_all_the_same_need_not_be_told_apart(tmp_path):
+    x = np.stack([np.full(6, 0.1), np.full(6, 1.7e9 + 0.1), np.arange(6.0)], axis=1)
+    assert load(npz(tmp_path, x=x, y=Y)).train.inputs.shape == (6, 3)
+
+
 def test_a_test_file_apart(tmp_path):
     held = npz(tmp_path, x=X[:1], y=Y[:1]).rename(tmp_path / "held.npz")
     assert len(load(npz(tmp_path, x=X, y=Y), test=held).test) == 1

@@ -94,20 +94,23 @@ class AutoLoss(RobustLoss):
     @property
     def noise_rate(self) -> Tensor:
         """Of m others, m/(K − 1) are the true label on average, which is not lower."""
-        return wide(self.lowest).mul(1 + self.others - self.others / (self.num_classes - 1)).clamp(max=MOST)
+        rate = wide(self.lowest) * (1 + self.others - self.others / (self.num_classes - 1))
+        return rate.clamp(max=MOST)  # at first it is about 1
 
     @property
     def bell(self) -> Bell:
         """What it weighs with now."""
         p = wide(self.likelihood)
-        robust, learning = self.clean / (1 - self.noise_rate) ** NARROWING, -REACH / p.clamp(max=SURE).logit()
-        return Bell(torch.minimum(GAIN * p, torch.minimum(robust, learning)).clamp(min=WIDEST))
+        robust = self.clean / (1 - self.noise_rate) ** NARROWING
+        learning = -REACH / p.clamp(max=SURE).logit()  # labels likelier than a half have a margin above 0
+        alpha = torch.minimum(GAIN * p, torch.minimum(robust, learning))
+        return Bell(alpha.clamp(min=WIDEST))  # p̄ may start at 1e-5
 
     def extra_repr(self) -> str:
         return f"num_classes={self.num_classes}, alpha={float(self.bell.alpha):.3g}, reduction={self.reduction!r}"
 
     def of_margin(self, margin: Tensor, target: Tensor) -> Tensor:
-        """Without logits there are no ranks to see; with classes too many for logits, they would change nothing."""
+        """Without logits there are no ranks to see: no label counts as wrong at random, and the bell stays wider."""
         self._follow(margin.detach().sigmoid(), target, None)
         return self.bell.loss(margin)
 
@@ -126,9 +129,8 @@ class AutoLoss(RobustLoss):
         if not following or (not torch.compiler.is_compiling() and mapped()):
             return
         counted = target != self.ignore_index
-        seen = {"likelihood": likelihood}
-        if logits is not None:
-            seen["lowest"] = self._is_lowest(logits, target.where(counted, 0))
+        lowest = torch.zeros_like(likelihood) if logits is None else self._is_lowest(logits, target.where(counted, 0))
+        seen = {"likelihood": likelihood, "lowest": lowest}
         sound = likelihood.where(counted, 0.0).sum().isfinite() & counted.any()  # else it diverged, or all is ignored
         for name, each in seen.items():
             kept = getattr(self, name)

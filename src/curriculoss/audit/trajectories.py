@@ -67,7 +67,8 @@ class Recorder:
     def _write(self, name: str, kind: Any, number: int, row: Tensor) -> None:
         mode: Any = "r+" if number else "w+"
         file = np.lib.format.open_memmap(self.folder / name, mode=mode, dtype=kind, shape=self.shape)
-        file[number] = row.clamp(-LIMIT, LIMIT).numpy()  # beyond float16, as where training went astray
+        narrow = kind == np.float16  # where training went astray, margins are beyond it
+        file[number] = (row.clamp(-LIMIT, LIMIT) if narrow else row).numpy()
         file.flush()
 
 

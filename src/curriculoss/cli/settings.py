@@ -78,7 +78,8 @@ def expect_outside(out: Path, data: str | None) -> None:
         raise UsageError(f"--out {out} is inside {data}, where it would be taken for a class; give a folder outside")
 
 
-def collected(preset: str | None, file: Path | None, settings: dict[str, Any]) -> dict[str, Any]:
+def collected(preset: str | None, file: Path | None, settings: dict[str, Any], out: Path) -> dict[str, Any]:
+    """The settings of a run that is to be written to `out`: of a preset or a file, then those given."""
     from curriculoss import training
 
     if preset is not None and file is not None:
@@ -88,4 +89,6 @@ def collected(preset: str | None, file: Path | None, settings: dict[str, Any]) -
         given = training.RunSpec.read(file).as_dict()
     elif preset is not None:
         given = training.preset(preset).as_dict()
-    return {**given, **settings}
+    given |= settings
+    expect_outside(out, given.get("data"))
+    return given

@@ -15,17 +15,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from curriculoss.cli.console import UsageError, app, new_console, new_table, numbers, print_json
 from curriculoss.cli.mistakes import mistakes, stopped
-from curriculoss.cli.settings import (
-    AsJson,
-    DataDir,
-    Download,
-    Preset,
-    SpecFile,
-    Workers,
-    collected,
-    expect_outside,
-    takes_settings,
-)
+from curriculoss.cli.settings import AsJson, DataDir, Download, Preset, SpecFile, Workers, collected, takes_settings
 
 
 @app.command()
@@ -72,12 +62,11 @@ def train(
     settings |= {key: value for key, value in named.items() if value is not None}
     if accelerator not in ("auto", "cpu", "cuda", "mps"):
         raise UsageError(f"expected --accelerator auto, cpu, cuda or mps, got {accelerator!r}")
-    expect_outside(out, settings.get("data"))
     with mistakes():
         from curriculoss import training
         from curriculoss.training import many
 
-        wanted = training.RunSpec.from_dict(collected(preset, spec, settings))
+        wanted = training.RunSpec.from_dict(collected(preset, spec, settings, out))
         with Bar(quiet=as_json) as bar:
             try:
                 result = training.train(
@@ -196,8 +185,7 @@ def compare(
         from curriculoss import report, training
         from curriculoss.training import many, store
 
-        given = collected(preset, spec, settings)
-        expect_outside(out, given.get("data"))
+        given = collected(preset, spec, settings, out)
         specs = [
             training.RunSpec.from_dict({**given, "noise": noise, "seed": seed, **_loss(text)})
             for noise in str(given.get("noise", "clean")).split(",")

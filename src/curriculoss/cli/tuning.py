@@ -10,17 +10,7 @@ import typer
 
 from curriculoss.cli.console import UsageError, app, new_console, new_table, print_json
 from curriculoss.cli.mistakes import mistakes, stopped
-from curriculoss.cli.settings import (
-    AsJson,
-    DataDir,
-    Download,
-    Preset,
-    SpecFile,
-    Workers,
-    collected,
-    expect_outside,
-    takes_settings,
-)
+from curriculoss.cli.settings import AsJson, DataDir, Download, Preset, SpecFile, Workers, collected, takes_settings
 from curriculoss.cli.training import Bar
 
 SHOWN = 12  # trials in the table
@@ -72,13 +62,12 @@ def tune(
         raise UsageError("expected --validation or --validation-share, got both")
     if validation_share is not None and not 0 < validation_share < 1:
         raise UsageError(f"expected --validation-share between 0 and 1, got {validation_share:g}")
-    expect_outside(out, settings.get("data"))
     with mistakes():
         from curriculoss import training, tuning
         from curriculoss.tuning.space import AROUND
 
         names = tuning.LOSSES if losses is None else [name.strip() for name in losses.split(",")]
-        given = collected(preset, spec, settings | ({} if seed is None else {"seed": seed}))
+        given = collected(preset, spec, settings | ({} if seed is None else {"seed": seed}), out)
         with Bar(quiet=as_json) as bar:
 
             def watch(done: int) -> None:

@@ -125,7 +125,7 @@ def _told_apart(what: str, given: NDArray[Any], values: NDArray[np.float32], col
     for number in range(given.shape[1]):
         column = given[:, number].astype(np.float64)
         range_of, lost = np.ptp(column), np.abs(column - values[:, number]).max()
-        if lost > LOSS * range_of:
+        if lost > LOSS * range_of > 0:  # numbers that are all the same need not be told apart
             name = repr(columns[number]) if columns else number
             raise DataError(
                 f"{what}: numbers of about {column.mean():.3g} differ by no more than {range_of:.3g} in column {name}, "
