@@ -384,7 +384,7 @@ def _tau(ask: Inquiry) -> Iterator[Part | str]:
         cells = [Cell(replace(settings.MAE_SCALE, tau=tau), MANY, noise) for tau in settings.TAUS]
         seeds = min(map(ask.seeds, cells))  # those of a table are more
         accuracy = {tau: _average(ask.last(x, seeds=seeds)) for tau, x in zip(settings.TAUS, cells, strict=True)}
-        values = np.array(list(accuracy.values()))  # NaN in one is NaN in all
+        values = np.array(list(accuracy.values()))  # one that is missing leaves no best
         best[noise] = _average(np.array(settings.TAUS)[values >= values.max() - ALLOWANCE])
         told = _listed({f"τ = {tau:g}": value for tau, value in accuracy.items()} | {"so best τ": best[noise]})
         yield f"{noise}: {told}"
