@@ -341,3 +341,18 @@ def test_the_command_that_comes_next_works_as_printed(tmp_path):
 
 def test_auto_is_among_the_losses_that_are_named(tmp_path):
     assert "did you mean 'auto'?" in refused("train", "--data", "digits", "--loss", "atuo", "--out", tmp_path / "run")
+
+
+@pytest.mark.parametrize("numbers", [range(12), range(1, 13)])  # as classes are numbered, and names that are numbers
+def test_cleaned_arrays_keep_numbered_classes(numbers, tmp_path):
+    labels = np.array(list(numbers) * 4)
+    np.save(tmp_path / "x.npy", np.random.default_rng(0).standard_normal((48, 3)))
+    np.save(tmp_path / "y.npy", labels)
+    decided(tmp_path / "decisions.csv", f"0,,fix,{labels[11]}")
+    given = ("clean", tmp_path / "x.npy", "--labels", tmp_path / "y.npy", "--decisions", tmp_path / "decisions.csv")
+    run(*given, "--out", tmp_path / "new")
+    with np.load(tmp_path / "new/x.npz") as archive:
+        assert archive["y"].tolist() == [
+            number if numbers[0] == 0 else str(number) for number in [labels[11], *labels[1:]]
+        ]
+    assert len(load(str(tmp_path / "new/x.npz")).class_names) == 12

@@ -20,7 +20,7 @@ from curriculoss import MAE, Scaled, expected_initial_margin
 from curriculoss.training import Run, RunError, RunSpec, train
 from curriculoss.training.loop import Silent
 from curriculoss.training.many import folder_name, train_many
-from curriculoss.training.store import locked
+from curriculoss.training.store import locked, write
 from curriculoss.training.task import make_criterion, make_network, make_task
 
 QUICK = {"data": "digits", "network": "mlp", "width": 0.125, "epochs": 3, "noise": "symmetric:0.3"}
@@ -188,6 +188,30 @@ def test_run_killed_again_and_again_ends_as_if_it_had_not_been(tmp_path):
     whole.communicate()
     assert kills == 3 and resumed[0] >= 3
     assert same(tmp_path / "whole", tmp_path / "killed")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_signals_wait_until_a_file_is_filled(tmp_path, number):
+    """Interrupted in its midst, zipfile raises an error of its own in place of the interrupt."""
+    answered, steps = [], []
+
+    def fill(file):
+        os.kill(os.getpid(), number)
+        steps.append("on")
+        file.write(b"all")
+
+    def answer(*_):
+        answered.append(list(steps))
+        raise KeyboardInterrupt
+
+    before = signal.signal(number, answer)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            write(tmp_path / "file", fill)
+        assert answered == [["on"]] and signal.getsignal(number) is answer
+        assert not list(tmp_path.iterdir())  # the file or nothing
+    finally:
+        signal.signal(number, before)
 
 
 def test_two_processes_train_together_and_one_writes(tmp_path):

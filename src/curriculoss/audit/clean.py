@@ -18,7 +18,7 @@ from curriculoss.audit.reading import Source, read, read_labels
 from curriculoss.data import DataError
 from curriculoss.data.files import reading
 from curriculoss.data.tables import LABELS
-from curriculoss.training.store import write_json, write_text
+from curriculoss.training.store import write, write_json, write_text
 
 DECISIONS = ("keep", "fix", "drop")
 COLUMNS = ("index", "path", "decision", "given", "label", "written")
@@ -190,7 +190,7 @@ def _npz(work: Work) -> Written:
         arrays[name] = arrays[name][stay]
     arrays["y"] = np.array(named) if text else np.array(named).astype(arrays["y"].dtype)
     out = work.out / work.path.name
-    np.savez(out, **arrays)
+    write(out, lambda file: np.savez(file, **arrays))
     return out, {}
 
 
@@ -200,10 +200,12 @@ def _npy(work: Work) -> Written:
     given = work.options["labels"]
     assert given is not None  # they were read
     classes = np.unique(read_labels(Path(os.path.expanduser(given))))
+    if not np.array_equal(classes, np.arange(len(classes))):
+        classes = classes.astype(str)  # names, as numbers of classes begin at 0 and leave out none
     out = work.out / f"{work.path.stem}.npz"
     now = np.array([work.labels[i] for i in stay])
     values = np.load(work.path, mmap_mode="r", allow_pickle=False)
-    np.savez(out, x=values[stay], y=classes[now].astype(str))
+    write(out, lambda file: np.savez(file, x=values[stay], y=classes[now]))
     return out, {}
 
 

@@ -6,7 +6,7 @@ import io
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import torch
 
@@ -16,9 +16,12 @@ NAME = "checkpoint.pt"
 
 
 def save(folder: Path, state: dict[str, Any]) -> None:
-    memory = io.BytesIO()  # torch turns a full disk into an error of its own
-    torch.save(state, memory)
-    write(folder / NAME, lambda file: file.write(memory.getbuffer()))
+    def fill(file: IO[bytes]) -> None:
+        memory = io.BytesIO()  # torch turns a full disk into an error of its own
+        torch.save(state, memory)
+        file.write(memory.getbuffer())
+
+    write(folder / NAME, fill)
 
 
 def load(folder: Path, spec_hash: str) -> dict[str, Any] | None:

@@ -16,7 +16,9 @@ import io
 import json
 import os
 import platform
+import signal
 import sys
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -53,7 +55,8 @@ def write(path: Path, fill: Callable[[IO[bytes]], object]) -> None:
     temporary = path.with_name(f".{path.name}.{os.getpid()}{PART}")
     try:
         with temporary.open("wb") as file:
-            fill(file)
+            with _uninterrupted():
+                fill(file)
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)
@@ -63,6 +66,26 @@ def write(path: Path, fill: Callable[[IO[bytes]], object]) -> None:
         if isinstance(error, OSError) and error.errno:
             error.filename = str(path)  # for the user: not the other name, nor none as with a full disk
         raise
+
+
+@contextlib.contextmanager
+def _uninterrupted() -> Iterator[None]:
+    """Signals wait until the block is over: zipfile and torch.save, interrupted, raise errors of their own instead."""
+    waiting: list[Callable[[], object]] = []
+    replaced = {}
+    if threading.current_thread() is threading.main_thread():  # no other is interrupted
+        for number in (signal.SIGINT, signal.SIGTERM):
+            handler = signal.getsignal(number)
+            if callable(handler):
+                replaced[number] = handler
+                signal.signal(number, lambda *seen, handler=handler: waiting.append(lambda: handler(*seen)))
+    try:
+        yield
+    finally:
+        for number, handler in replaced.items():
+            signal.signal(number, handler)
+    for answer in waiting:
+        answer()
 
 
 def write_text(path: Path, text: str) -> None:
