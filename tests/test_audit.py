@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
+import pandas
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy import sparse
 
 from curriculoss import soft_margin
 from curriculoss.audit import audit, estimate_noise
@@ -104,6 +106,8 @@ def test_labels_may_be_of_any_kind_that_tells_them_apart(values):
         (np.ones((4, 2)), [[0, 1]] * 4, r"expected one label a sample, got shape \(4, 2\)"),
         (np.array([[1.0, np.nan]] * 4), [0, 1, 0, 1], "expected finite numbers, got nan in row 0, column 1"),
         (np.array([["x"]] * 4), [0, 1, 0, 1], "expected numbers, got type <U1"),
+        (sparse.csr_array(np.ones((4, 2))), [0, 1, 0, 1], "expected a dense array, got a sparse one"),
+        (np.ones((4, 2)), pandas.Series(["a", None, "b", "b"], dtype="string"), "got none for sample 1"),
     ],
 )
 def test_input_that_cannot_be_used_is_one_clear_line(features, labels, said):

@@ -247,6 +247,8 @@ DATA: dict[str, tuple[hostile.Maker, str]] = {
     "csv with a head alone": (content("data.csv", "a,label\n"), "expected at least one row"),
     "csv without labels": (content("data.csv", "a,b\n1,2\n"), "expected a label column"),
     "csv with a row too short": (content("data.csv", "a,label\n1,0\n2\n"), "cannot be read as a CSV file"),
+    "csv with semicolons": (content("data.csv", "a;label\n1,5;0\n2,5;1\n"), "separated by commas, got ';'; save it"),
+    "csv with tabs": (content("data.csv", "a\tlabel\n1\t0\n2\t1\n"), "separated by commas"),
     "csv with a hole": (content("data.csv", "a,label\n1,0\n,1\n"), "missing value in row 1"),
     "csv with nan": (content("data.csv", "a,label\n1,0\nnan,1\n"), "row 1"),
     "csv that is not UTF-8": (content("data.csv", b"a,label\n\xff\xfe,0\n1,1\n"), "data.csv"),

@@ -194,6 +194,13 @@ def test_which_loss_is_said_where_it_is_not_clear(tmp_path: Path, caplog: pytest
     assert caplog.text.count("this will underfit") == 1
 
 
+def test_a_batch_without_what_was_named_is_one_line(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"expects index at batch\[7\], got a list of 4"):
+        fit(MonitorCallback(index=7, num_samples=COUNT), tmp_path)
+    with pytest.raises(ValueError, match=r"expects clean_target at batch\['clean'\], got a list of 4"):
+        fit(MonitorCallback(clean_target="clean"), tmp_path)
+
+
 TWO_PROCESSES = """
 import sys, json, warnings
 warnings.simplefilter("ignore")

@@ -188,6 +188,7 @@ def test_hidden_layers_have_the_given_sizes(iris: tuple[np.ndarray, np.ndarray])
         ({"tau": 2.6}, "expects a fix with tau, got tau=2.6"),
         ({"fix": "scale"}, "expects a loss to fix, got fix='scale' and loss='auto'"),
         ({"loss": "mea"}, "unknown loss 'mea', did you mean 'mae'"),
+        ({"loss": "atuo"}, "unknown loss 'atuo', did you mean 'auto'"),
         ({"loss": "mae", "fix": "stretch"}, "unknown fix 'stretch'"),
     ],
 )

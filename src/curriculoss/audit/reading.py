@@ -118,6 +118,8 @@ def _as_array(values: Any) -> NDArray[Any]:
         return (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).numpy()
     if isinstance(values, np.ndarray):
         return values
+    if hasattr(values, "toarray"):  # scipy's, of which numpy makes one object
+        raise DataError(f"{ARRAYS}: expected a dense array, got a sparse one; give its .toarray()")
     return np.asarray(values, dtype=object if _mixed(values) else None)
 
 
@@ -133,7 +135,7 @@ def _flat_labels(name: str, labels: NDArray[Any]) -> NDArray[Any]:
     if labels.ndim != 1:
         raise DataError(f"{name}: expected one label a sample, got shape {labels.shape}")
     if labels.dtype.kind == "O":
-        missing = np.array([value is None or value != value for value in labels.tolist()], dtype=bool)  # NaN != NaN
+        missing = np.array([_is_missing(value) for value in labels.tolist()], dtype=bool)
         if not missing.any() and len({type(value) for value in labels.tolist()}) == 1:
             labels = np.array(labels.tolist())  # as pandas has strings
     elif labels.dtype.kind in "fc":
@@ -143,6 +145,12 @@ def _flat_labels(name: str, labels: NDArray[Any]) -> NDArray[Any]:
     if missing.any():
         raise DataError(f"{name}: expected a label for every sample, got none for sample {int(missing.argmax())}")
     return labels
+
+
+def _is_missing(value: Any) -> bool:
+    """None, NaN, which is not itself, or pandas' NA, of which it does not say."""
+    itself = value == value
+    return value is None or not isinstance(itself, (bool, np.bool_)) or not itself
 
 
 def _kinds(labels: NDArray[Any]) -> str:

@@ -167,7 +167,17 @@ def _read(path: Path) -> Any:
             return parquet.read_table(path)
         from pyarrow import csv
 
+        _expect_commas(path)
         return csv.read_csv(path)
+
+
+def _expect_commas(path: Path) -> None:
+    with path.open("rb") as file:
+        head = file.readline(2**16)
+    for separator in (b";", b"\t"):
+        if separator in head and b"," not in head:
+            shown = repr(separator.decode())
+            raise DataError(f"{path}: expected columns separated by commas, got {shown}; save it with commas")
 
 
 def _shown(names: Sequence[str]) -> str:

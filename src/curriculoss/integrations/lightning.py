@@ -51,7 +51,7 @@ class MonitorCallback(Callback):
         self._watch.attach(self._only(pl_module) if self.loss is None else self.loss)
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
-        sample = {name: batch[key] for name, key in self._keys.items()}
+        sample = {name: self._of(batch, name, key) for name, key in self._keys.items()}
         self._watch.listen(trainer.current_epoch, trainer.optimizers[0], **sample)
 
     def on_train_batch_end(
@@ -85,6 +85,16 @@ class MonitorCallback(Callback):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self._watch.load_state_dict(state_dict)
+
+    @staticmethod
+    def _of(batch: Any, name: str, key: int | str) -> Any:
+        try:
+            return batch[key]
+        except (LookupError, TypeError):
+            size = f" of {', '.join(map(repr, batch))}" if isinstance(batch, Mapping) else f" of {len(batch)}"
+            raise ValueError(
+                f"MonitorCallback expects {name} at batch[{key!r}], got a {type(batch).__name__}{size}"
+            ) from None
 
     @staticmethod
     def _only(module: LightningModule) -> RobustLoss:

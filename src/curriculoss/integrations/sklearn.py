@@ -11,8 +11,9 @@ import torch
 from torch import nn
 
 from curriculoss.auto import AutoLoss
-from curriculoss.curricula import Curriculum, get
+from curriculoss.curricula import Curriculum, available, get
 from curriculoss.curricula.base import is_finite
+from curriculoss.curricula.registry import suggestion
 from curriculoss.initial import fix as fixed
 from curriculoss.integrations import needed
 from curriculoss.loss import RobustLoss
@@ -135,6 +136,8 @@ class RobustClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  #
         return RobustLoss(loss, reduction="none")
 
     def _check(self) -> None:
+        if isinstance(self.loss, str) and self.loss.lower() not in (known := (AUTO, *available())):
+            raise ValueError(f"unknown loss {self.loss!r}{suggestion(self.loss.lower(), known)}")
         sizes = self.hidden_layer_sizes
         if not isinstance(sizes, Sequence) or not all(map(_is_count, sizes)):
             raise ValueError(f"RobustClassifier expects hidden_layer_sizes such as (100,), got {sizes!r}")
