@@ -236,7 +236,7 @@ def test_the_span_holds_nearly_all_margins() -> None:
 def test_what_has_no_samples_has_no_density_and_no_ridge() -> None:
     made = MarginHistory(np.linspace(-30, 30, 241), {"all": np.zeros((2, 242), int)})
     assert made.densities(1) == {}
-    assert not margin_ridges(made).axes[0].collections
+    assert not margin_ridges(made).axes[0].patches
     assert margin_ridges(MarginHistory(np.linspace(-30, 30, 241), {})).axes
 
 
@@ -252,7 +252,7 @@ def test_ridges_show_epochs_downwards_with_the_weight_over_them() -> None:
     assert texts(axes) == ["1", "2", "3", "4", "epoch"]
     places = [text.xy[1] for text in axes.texts[:4]]  # type: ignore[attr-defined]
     assert places == [3, 2, 1, 0]
-    assert len(axes.collections) == 8
+    assert len(axes.patches) == 8
     margin, height = curves(axes)[-1]
     torch.testing.assert_close(height / height.max(), MAE().weight(margin) / MAE().weight(margin).max())
     assert float(height.max()) < axes.get_ylim()[1]

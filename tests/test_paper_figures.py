@@ -170,7 +170,7 @@ def test_dynamics_shows_the_runs_that_there_are(trained: Path) -> None:
         assert (record is None) == (cell.row.loss == "sce") == (NOT_RUN in said)
         if record is not None:
             assert f"test accuracy {record.last('test_accuracy'):.2f} %" in said
-            ridges = [each for each in axes.collections if isinstance(each, PolyCollection)]
+            ridges = axes.patches
             assert len(ridges) == 2 * 2  # clean and noisy, two epochs
             margin, weight = max(axes.get_lines(), key=lambda line: len(line.get_xdata())).get_data()
             shape = unit(registry.get(cell.row.loss), np.asarray(margin))

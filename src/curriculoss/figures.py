@@ -250,7 +250,8 @@ def draw_ridges(axes: Axes, history: MarginHistory, span: tuple[float, float] | 
                 continue
             x, top = (values[there[0] : there[-1] + 1] for values in (middle, base + 1.35 * density))
             how: dict[str, Any] = {"zorder": 2 + row, "clip_on": False}
-            axes.fill_between(x, base, top, color=MARGIN_COLOURS[name], alpha=0.72, linewidth=0, **how)
+            outline = np.r_[x[:1], x, x[-1:]], np.r_[base, top, base]
+            axes.fill(*outline, color=MARGIN_COLOURS[name], alpha=0.72, linewidth=0, **how)
             axes.plot(x, top, color="white", linewidth=0.6, **how)
         axes.plot([low, high], [base, base], color=GREYS[0], linewidth=0.6, zorder=1)
         write(axes, f"{epoch + 1}", (1, base), (5, 0), xycoords=EDGE, fontsize=8, va="bottom")
