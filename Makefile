@@ -32,7 +32,7 @@ check: $(INSTALLED) ## lint, formatting, types, import directions
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-bench: $(INSTALLED) ## time every loss against cross entropy, some ten minutes
+bench: $(INSTALLED) ## time losses, the last layer, training and large audits, some twenty minutes
 	$(BIN)/python -m benchmarks.losses
 	$(BIN)/python -m benchmarks.linear
 	$(BIN)/python -m benchmarks.training

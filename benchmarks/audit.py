@@ -1,6 +1,7 @@
 """The audit against AUM and cleanlab: which finds the wrong labels, and how long it takes.
 
-    python -m benchmarks.audit --data-dir DATA [--settings mnist-symmetric] [--out results/audit] [--jobs 2] [--dry-run]
+    python -m benchmarks.audit --data-dir DATA [--settings mnist-symmetric] [--methods audit,aum]
+        [--out results/audit] [--jobs 2] [--dry-run]
 
 All three see the same samples and labels, and train the same network for as many epochs as the audit takes by itself:
 

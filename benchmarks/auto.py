@@ -2,9 +2,9 @@
 
     python -m benchmarks.auto --data-dir DATA [--tasks digits-100,mnist] [--out results/auto] [--jobs 2] [--dry-run]
 
-Runs are kept in results/runs, beside those of `curriculoss reproduce` and shared with them; begun again, it goes on
-where it was. Without --data-dir only the tasks with embedded data are run. Results are accuracy.csv (one row a run: the
-last epoch's accuracy on clean test labels) and the page README.md, which is made of it alone.
+Runs are kept in the folder `runs` beside the results, where those of `curriculoss reproduce` are, and shared with them;
+begun again, it goes on where it was. Without --data-dir only the tasks with embedded data are run. Results are
+accuracy.csv (one row a run: the last epoch's accuracy on clean test labels) and README.md, which is made of it alone.
 """
 
 from __future__ import annotations
@@ -147,6 +147,9 @@ def page(found: Found) -> str:
     """Everything that accuracy.csv says, in Markdown."""
     main, more = cells(found, TASKS), cells(found, OTHERS)
     lines = ["# The loss that sets itself", "", (__doc__ or "").strip().splitlines()[0], ""]
+    planned = sum(len(task.noises) for task in TASKS.values())
+    if len(main) < planned:
+        lines += [f"So far {len(main)} of {planned} settings are there.", ""]
     lines += [
         "Made by `python -m benchmarks.auto` from [accuracy.csv](accuracy.csv): test accuracy after the last epoch in",
         "percent, mean ± std over n seeds. A fix that would change nothing with so few classes, or narrow the bell, is",

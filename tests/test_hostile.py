@@ -127,6 +127,7 @@ def one_line(said: str) -> None:
         ("--network cnn4", "cnn4 expects inputs of shape"),
         ("--schedule cosin", "unknown schedule 'cosin', did you mean 'cosine'?"),
         ("--augment spin", "unknown augment 'spin'"),
+        ("--augment shift", "unknown augment 'shift', did you mean 'shift-flip'?"),
         ("--augment shift-flip", "shift-flip expects images, got features"),
         ("--precision 8-true", "unknown precision '8-true'"),
         ("--initial-margin guessed", "unknown initial_margin"),

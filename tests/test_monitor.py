@@ -139,7 +139,6 @@ def test_numbers_are_those_of_the_whole_history(
             edges = [-np.inf, *Histogram.edges().tolist(), np.inf]
             counts = np.histogram(past["margin"][group], edges)[0]
             assert getattr(epoch.histogram, name).tolist() == counts.tolist()
-            assert epoch.histogram.as_lists()[name] == counts.tolist()
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -479,7 +478,7 @@ def test_a_resumed_monitor_goes_on_to_the_last_bit(
 
     for a, b in zip(expected, found, strict=True):
         assert a.as_dict() == b.as_dict()
-        assert a.histogram.as_lists() == b.histogram.as_lists()
+        assert all(map(torch.equal, vars(a.histogram).values(), vars(b.histogram).values()))
     for field in dataclasses.fields(whole.samples()):
         a, b = (getattr(m.samples(), field.name) for m in (whole, resumed))
         assert torch.equal(a.nan_to_num(-99), b.nan_to_num(-99))

@@ -41,7 +41,7 @@ def observe(name: str, rank: int, world: int) -> dict[str, Any]:
             )
         found = monitor.end_epoch()
         epochs.append(found.as_dict())
-        counts.append(found.histogram.as_lists())
+        counts.append({name: each.tolist() for name, each in vars(found.histogram).items()})
     samples = {key: value.tolist() for key, value in vars(monitor.samples()).items()}
     state = {key: value.tolist() for key, value in monitor._tensors().items() if key != "initial"}
     return {"epochs": epochs, "counts": counts, "samples": samples, "state": state}

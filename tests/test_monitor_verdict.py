@@ -6,7 +6,7 @@ import math
 
 import torch
 
-from curriculoss import CE, MAE, NCE, Curriculum, Designed, Scaled, fix, simulate_initial_margins
+from curriculoss import CE, MAE, NCE, AutoLoss, Curriculum, Designed, Scaled, fix, simulate_initial_margins
 from curriculoss.monitor import Monitor, initial_verdict
 from curriculoss.regularized import Regularized
 
@@ -59,6 +59,15 @@ def test_what_the_rule_does_not_know_is_not_judged() -> None:
     assert initial_verdict(UNBOUNDED, margins) is None
     assert initial_verdict(MAE(), torch.full((9,), math.nan)) is None
     assert initial_verdict(MAE(), torch.full((9,), 1e4)) is None
+
+
+def test_a_loss_that_sets_itself_is_not_judged_by_what_it_may_come_to() -> None:
+    loss = AutoLoss(1000)
+    monitor = Monitor(loss, num_classes=1000)
+    logits = torch.randn(64, 1000, generator=torch.Generator().manual_seed(0))
+    monitor.update(logits=logits, target=torch.arange(64), learning_rate=0.1)
+    epoch = monitor.end_epoch()
+    assert epoch.verdicts == () and epoch.mean_weight is not None and epoch.mean_weight > 0.9
 
 
 def test_noise_that_carries_most_of_the_gradient_is_said_once() -> None:

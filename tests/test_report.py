@@ -498,8 +498,8 @@ def test_weights_are_drawn_as_they_were_trained_with(trio: list[Run], tmp_path: 
     assert pictures.curriculum_of(group_of(trio[1])) == MAE()
     assert pictures.curriculum_of(group_of(trio[2])) == fix(MAE(), "scale", tau=2.0, num_classes=10)
     measured = make_run(tmp_path / "m", loss="mae", fix="scale", initial_margin="measured")
-    second_term = make_run(tmp_path / "n", loss="nce")
-    for run, why in ((measured, "set from measured margins"), (second_term, "depends on more than the margin")):
+    changing = [make_run(tmp_path / loss, loss=loss) for loss in ("nce", "auto")]
+    for run, why in ((measured, "set from measured margins"), *((run, "more than the margin") for run in changing)):
         assert pictures.curriculum_of(group_of(run)) is None
         assert why in built([run], tmp_path).text
 

@@ -14,14 +14,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from safetensors.torch import load_file
 
 from curriculoss import MAE, Scaled, expected_initial_margin
+from curriculoss.data import Images, Split
 from curriculoss.training import Run, RunError, RunSpec, train
 from curriculoss.training.loop import Silent
 from curriculoss.training.many import folder_name, train_many
 from curriculoss.training.store import locked, write
-from curriculoss.training.task import make_criterion, make_network, make_task
+from curriculoss.training.task import _content, make_criterion, make_network, make_task
 
 QUICK = {"data": "digits", "network": "mlp", "width": 0.125, "epochs": 3, "noise": "symmetric:0.3"}
 ARRAYS = ("labels", "samples", "histograms")
@@ -304,6 +306,17 @@ def test_run_on_data_that_have_changed_is_refused(tmp_path, change):
     for folder in (tmp_path / "finished", tmp_path / "stopped"):
         with pytest.raises(RunError, match=f"^{folder} was made from other data; give another folder$"):
             train(spec, folder)
+
+
+def test_a_photo_of_another_size_is_another_file(tmp_path):
+    files = tuple(str(tmp_path / name) for name in ("a.png", "b.png"))
+    for size, file in zip((40, 50), files, strict=True):
+        Image.new("RGB", (size, 30)).save(file)
+    split = Split(Images(files, size=32), torch.tensor([0, 1]))
+    before = [*_content(split)]
+    assert [*_content(split)] == before
+    Image.new("RGB", (400, 300)).save(files[1])
+    assert [*_content(split)] != before
 
 
 def test_finished_run_is_shown_without_its_data(tmp_path, monkeypatch):

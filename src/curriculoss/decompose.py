@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from curriculoss.margin import kind, soft_margin
+from curriculoss.margin import kind_and_shape, soft_margin
 
 Loss = Callable[..., Any]
 
@@ -82,7 +82,7 @@ def decompose(loss_fn: Loss, logits: Tensor, target: Tensor) -> Decomposition:
 def _margins(logits: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
     """Δ and ∇Δ of each sample."""
     if not isinstance(logits, Tensor) or logits.dim() != 2 or not len(logits):
-        raise ValueError(f"decompose expects logits of shape (N, K) with N >= 1, got {_shape(logits)}")
+        raise ValueError(f"decompose expects logits of shape (N, K) with N >= 1, got {kind_and_shape(logits)}")
     with torch.enable_grad():
         wide = logits.detach().double().requires_grad_()
         margin = soft_margin(wide, target)
@@ -176,7 +176,7 @@ def _call(loss: Loss, logits: Tensor, target: Tensor) -> _Gradients:
         logits = logits.clone().requires_grad_()
         value = loss(logits, target)
         if not isinstance(value, Tensor) or not value.is_floating_point():
-            raise TypeError(f"decompose expects the loss to return one number a sample, got {_shape(value)}")
+            raise TypeError(f"decompose expects the loss to return one number a sample, got {kind_and_shape(value)}")
         if not value.requires_grad:
             raise ValueError("decompose expects a loss that depends on the logits differentiably, got a constant")
         (gradient,) = torch.autograd.grad(value.sum(), logits, allow_unused=True)
@@ -184,7 +184,3 @@ def _call(loss: Loss, logits: Tensor, target: Tensor) -> _Gradients:
         raise ValueError("decompose expects a loss that depends on the logits differentiably, got one that does not")
     tolerance = max(math.sqrt(torch.finfo(x.dtype).eps) for x in (value, logits))
     return _Gradients(value.detach().reshape(-1), gradient, tolerance)
-
-
-def _shape(value: object) -> str:
-    return f"{kind(value)} {tuple(value.shape)}" if isinstance(value, Tensor) else kind(value)

@@ -19,7 +19,7 @@ from torch import Tensor
 from curriculoss.curricula import registry
 from curriculoss.curricula.base import Curriculum
 from curriculoss.decompose import Decomposition
-from curriculoss.initial import affordable_samples, describe, mean_initial_weight, simulate_initial_margins
+from curriculoss.initial import affordable_margins, describe, mean_initial_weight
 
 # Okabe & Ito's colours, told apart by all eyes; the yellow one is too pale for lines.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
@@ -52,7 +52,7 @@ def weight_over_initial_margins(
     counts = [num_classes] if isinstance(num_classes, int) else list(num_classes)
     if initial_margins is not None and len(counts) != 1:
         raise ValueError(f"measured initial_margins belong to one number of classes, got num_classes={counts}")
-    starts = {k: _start(k) if initial_margins is None else initial_margins.detach().cpu() for k in counts}
+    starts = {k: affordable_margins(k) if initial_margins is None else initial_margins.detach().cpu() for k in counts}
     figure = Figure(figsize=(7.2 + (1.4 if len(curricula) > 1 else 0), 4.2), layout="constrained", dpi=150)
     axes = figure.add_subplot()
     margin = margin_range(curricula.values(), starts.values())
@@ -76,7 +76,7 @@ def weight_over_initial_margins(
 def all_curricula(num_classes: Sequence[int] = (10, 100), *, columns: int = 3) -> Figure:
     """Every registered curriculum in the paper's settings, over the initial margins of each number of classes."""
     panels = _paper_curricula()
-    starts = {k: _start(k) for k in num_classes}
+    starts = {k: affordable_margins(k) for k in num_classes}
     margin = margin_range((c for panel in panels.values() for c in panel), starts.values())
     rows = -(-len(panels) // columns)
     figure = Figure(figsize=(10, 2.7 * rows + 0.8), dpi=150)
@@ -203,6 +203,12 @@ def chosen_epochs(count: int, most: int = 9) -> list[int]:
     return places
 
 
+def span_of(histories: Iterable[MarginHistory], most: int = 9) -> tuple[float, float]:
+    """One scale for all."""
+    spans = [history.span(chosen_epochs(history.epochs, most)) for history in histories]
+    return min((low for low, _ in spans), default=-4.0), max((high for _, high in spans), default=4.0)
+
+
 def margin_ridges(history: MarginHistory, *, span: tuple[float, float] | None = None, most: int = 9) -> Figure:
     """Distributions of margins over the epochs, downwards, each scaled to its peak, and the weight over them."""
     figure = Figure(figsize=(3.0, 3.5), layout="constrained", dpi=150)
@@ -216,8 +222,7 @@ def dynamics(histories: Mapping[str, MarginHistory], *, most: int = 9) -> Figure
         raise ValueError("dynamics expects at least one history of margins, got none")
     figure = Figure(figsize=(max(4.6, 3.1 * len(histories) + 0.3), 4.4), dpi=150)
     figure.set_layout_engine("constrained", w_pad=0.08)
-    spans = [history.span(chosen_epochs(history.epochs, most)) for history in histories.values()]
-    span = min(low for low, _ in spans), max(high for _, high in spans)
+    span = span_of(histories.values(), most)
     grid = figure.subplots(1, len(histories), squeeze=False)
     for axes, (name, history) in zip(grid.flat, histories.items(), strict=True):
         draw_ridges(axes, history, span, most)
@@ -268,10 +273,6 @@ def draw_ridges(axes: Axes, history: MarginHistory, span: tuple[float, float] | 
     axes.set_xlabel("margin Δ", fontsize=8.5)
     strip(axes)
     axes.spines["left"].set_visible(False)
-
-
-def _start(num_classes: int) -> Tensor:
-    return simulate_initial_margins(num_classes, affordable_samples(num_classes))
 
 
 def _means(curriculum: Curriculum, starts: Mapping[int, Tensor]) -> list[str]:

@@ -99,6 +99,10 @@ def affordable_samples(num_classes: int) -> int:
     return max(100, min(10_000, AFFORDABLE // num_classes))
 
 
+def affordable_margins(num_classes: int) -> Tensor:
+    return simulate_initial_margins(num_classes, affordable_samples(num_classes))
+
+
 def measure_initial_margins(
     model: Callable[[Any], Tensor], batches: Iterable[Any], *, ignore_index: int = -100
 ) -> Tensor:
@@ -260,7 +264,7 @@ def _initial_margins(caller: str, num_classes: int | None, initial_margins: Sequ
         raise ValueError(f"{caller} expects either num_classes or initial_margins")
     if num_classes is not None:
         num_classes = checked_num_classes(caller, num_classes)
-        return simulate_initial_margins(num_classes, affordable_samples(num_classes)).double()
+        return affordable_margins(num_classes).double()
     margins = _as_margins(caller, "initial_margins", initial_margins)
     if not margins.numel() or margins.isnan().any():
         got = f"{int(margins.isnan().sum())} NaN among {margins.numel()} numbers"

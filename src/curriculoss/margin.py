@@ -1,6 +1,6 @@
 r"""The soft margin Δ_y = s_y − log Σ_{i≠y} exp s_i: the only N×K code of the standard form.
 
-With `top` the largest other logit and `total` = Σ_{i≠y} exp(s_i − top),
+With `top` the largest other logit (of many numbers, perhaps the label's own) and `total` = Σ_{i≠y} exp(s_i − top),
 
     Δ_y = (s_y − top) − log total,        ∂Δ_y/∂s_y = 1,        ∂Δ_y/∂s_i = −exp(s_i − top)/total.
 
@@ -86,6 +86,10 @@ def class_margins(logits: Tensor, best: Tensor, margin: Tensor) -> Tensor:
 
 def kind(value: object) -> str:
     return str(value.dtype) if isinstance(value, Tensor) else type(value).__name__
+
+
+def kind_and_shape(value: object) -> str:
+    return f"{kind(value)} {tuple(value.shape)}" if isinstance(value, Tensor) else kind(value)
 
 
 def check_logits(logits: Tensor, target: Tensor, caller: str) -> None:

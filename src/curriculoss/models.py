@@ -21,7 +21,7 @@ Width = Callable[[int], int]
 def make_network(name: str, shape: tuple[int, ...], num_classes: int, *, width: float = 1.0) -> nn.Module:
     """A network for inputs of `shape`, (channels, height, width) or (features,), with `num_classes` logits.
 
-    `width` multiplies the number of channels and of hidden units.
+    `width` multiplies the number of channels, and of an mlp's hidden units.
     """
     if name not in NETWORKS:
         raise ValueError(f"unknown network {name!r}{suggestion(str(name), NETWORKS)}")

@@ -25,7 +25,9 @@ def reproduce(
     scale: Annotated[
         str, typer.Option(help="smoke: digits, minutes. cpu: real data, hours. paper: its settings.")
     ] = "cpu",
-    seeds: Annotated[int | None, typer.Option(help="Runs of each: seeds 0 to n-1 (main tables 3, others 1).")] = None,
+    seeds: Annotated[
+        int | None, typer.Option(help="Runs of each: seeds 0 to n-1 (main tables 3, at smoke 1; others 1).")
+    ] = None,
     out: Annotated[
         Path | None, typer.Option(help="Folder for files and runs (results; other scales: results/SCALE).")
     ] = None,

@@ -38,9 +38,6 @@ class Histogram:
         place = margin.clamp(low - 1 / steps, high).mul(steps).floor() + (1 - low * steps)
         return place.nan_to_num(Histogram.BINS).long()
 
-    def as_lists(self) -> dict[str, list[int]]:
-        return {field.name: getattr(self, field.name).tolist() for field in fields(self)}
-
 
 @dataclass(frozen=True, eq=False)
 class Samples:

@@ -13,7 +13,7 @@ from torch import Tensor
 from curriculoss.auto import AutoLoss
 from curriculoss.curricula import Curriculum
 from curriculoss.loss import RobustLoss
-from curriculoss.margin import check_num_classes, check_target, kind, soft_margin, wide
+from curriculoss.margin import check_num_classes, check_target, kind_and_shape, soft_margin, wide
 from curriculoss.monitor.record import Epoch, Groups, Histogram, Samples, Sums
 from curriculoss.monitor.table import Table
 from curriculoss.monitor.verdict import Judge
@@ -143,14 +143,14 @@ class Monitor:
         if logits is not None:
             expected = (*target.shape[:1], self.num_classes, *target.shape[1:])
             if not isinstance(logits, Tensor) or not logits.is_floating_point() or logits.shape != expected:
-                raise ValueError(f"Monitor expects floating-point logits {expected}, got {_described(logits)}")
+                raise ValueError(f"Monitor expects floating-point logits {expected}, got {kind_and_shape(logits)}")
         if self._table is not None and others[0] is None:
             raise ValueError("Monitor expects the index of each sample, as it was given num_samples, got none")
         for tensor in (margin, *others):
             if tensor is not None and (not isinstance(tensor, Tensor) or tensor.shape != target.shape):
                 raise ValueError(
                     "Monitor expects margin, index and clean_target in the shape of the target, "
-                    f"{tuple(target.shape)}, got {_described(tensor)}"
+                    f"{tuple(target.shape)}, got {kind_and_shape(tensor)}"
                 )
         for tensor in (target, logits, margin, *others):
             if tensor is not None and tensor.device != self.device and tensor.device.type != "cpu":
@@ -236,7 +236,7 @@ class Monitor:
         self._sums.zero_()
         self._counts.zero_()
         first = initial.flatten().cpu() if self._epochs == 1 else None
-        return dataclasses.replace(epoch, verdicts=self._judge.verdicts(epoch, self._loss, first))
+        return dataclasses.replace(epoch, verdicts=self._judge.verdicts(epoch, self.loss_fn.curriculum, first))
 
     def samples(self) -> Samples:
         """The margins of each sample over the finished epochs."""
@@ -284,7 +284,3 @@ class Monitor:
             "counts": self._counts,
             "initial": self._initial,
         } | table
-
-
-def _described(value: object) -> str:
-    return f"{kind(value)} {tuple(value.shape)}" if isinstance(value, Tensor) else kind(value)

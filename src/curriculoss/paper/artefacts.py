@@ -32,10 +32,6 @@ class Artefact:
     def seeds(self, scale: Scale, wanted: int | None = None) -> int:
         return wanted or (scale.seeds if self.main else scale.more_seeds)
 
-    def open(self, scale: Scale) -> list[Cell]:
-        """Cells that a scale has nothing for: WebVision on a machine without it."""
-        return [cell for cell in self.cells if not scale.has(cell)]
-
 
 _UNDERFIT = (*cells(settings.UNDERFIT, "cifar10", experiment="underfit"), *cells(settings.UNDERFIT, "cifar100"))
 _SNR = tuple(cells(settings.ROBUST, "cifar10", (CLEAN, "asymmetric:0.2", *SYMMETRIC[:2], SYMMETRIC[3], HUMAN)))

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from curriculoss.curricula import Curriculum, registry
 from curriculoss.figures import COLOURS, INK, Array, write
-from curriculoss.initial import affordable_samples, describe, simulate_initial_margins
+from curriculoss.initial import affordable_margins, describe
 from curriculoss.paper import settings
 from curriculoss.paper.artefacts import Artefact
 from curriculoss.paper.initial import NETWORKS, SAMPLES, initial_margins, initial_spec, num_classes
@@ -59,7 +59,7 @@ class Source:
         found = {role: self.margins(role) for role in roles}
         starts, words = {}, []
         for role, margins in found.items():
-            starts[self.classes(role)] = simulated(self.classes(role)) if margins is None else margins
+            starts[self.classes(role)] = affordable_margins(self.classes(role)) if margins is None else margins
             words.append(self.called(role) + (" (simulated)" if margins is None else ""))
         shades = "dark and light grey" if len(roles) > 1 else "grey"
         measured = any(margins is not None for margins in found.values())
@@ -84,7 +84,7 @@ class Source:
         return np.array(found, dtype=float)
 
     def setting(self) -> str:
-        """`scale cpu: CIFAR-10, 10,000 images, cnn8 width 0.25, 8 epochs`."""
+        """`scale cpu: CIFAR-10, 10,000 images, cnn8 width 0.125, 10 epochs`."""
         spec = self.scale.spec(self.artefact.cells[0])
         images = "all" if spec.subset is None else f"{spec.subset:,}"
         network = spec.network + ("" if spec.width == 1 else f" width {spec.width:g}")
@@ -96,10 +96,6 @@ class Source:
         counts = {len(self.records.seeds(cell, self.plan.seeds)) for cell in self.artefact.cells} - {0} or {0}
         several = " to ".join(map(str, sorted({min(counts), max(counts)})))
         return f"n = {several}" + (", mean and range" if max(counts) > 1 else "")
-
-
-def simulated(classes: int) -> Tensor:
-    return simulate_initial_margins(classes, affordable_samples(classes))
 
 
 def curriculum_of(row: Row) -> Curriculum | None:

@@ -16,7 +16,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
-from curriculoss.figures import INK, MARGIN_COLOURS, Array, MarginHistory, draw_ridges, strip
+from curriculoss.figures import INK, MARGIN_COLOURS, Array, MarginHistory, draw_ridges, span_of, strip
 from curriculoss.paper import settings, weights
 from curriculoss.paper.artefacts import Artefact
 from curriculoss.paper.canvas import (
@@ -38,7 +38,6 @@ from curriculoss.paper.published import find
 from curriculoss.paper.records import Records
 from curriculoss.paper.reproduce import Plan
 from curriculoss.paper.settings import Cell, Row
-from curriculoss.report.pictures import span_of
 from curriculoss.training import store
 
 NOT_HERE = "run, but its margins\nwere not kept"

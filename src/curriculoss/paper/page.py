@@ -23,8 +23,8 @@ def write(folder: Path, records: Records, planned: Collection[str]) -> Path:
     parts = [
         f"# The paper again, at scale `{scale.name}`",
         _so_far(folder, sum(name in records for name in planned), len(planned)),
-        "Made by `curriculoss reproduce`, which writes this page anew with each artefact. Every number of ours is from "
-        "the last epoch and has its n; the paper's stand beside them. What runs have shown is in "
+        "Made by `curriculoss reproduce`, which writes this page anew with each artefact. Every number of ours in the "
+        "tables is from the last epoch and has its n; the paper's stand beside them. What runs have shown is in "
         "[epochs.csv](epochs.csv), one row an epoch; margins before training are in initial-margins.csv; formulae, and "
         "the gradients of claim 1, are the code's.",
     ]

@@ -63,10 +63,6 @@ class Sample:
     def std(self) -> float | None:
         return statistics.stdev(self.values) if self.n > 1 else None
 
-    @property
-    def best(self) -> float | None:
-        return max(self.values, default=None)
-
 
 class Records:
     """All that is known at one scale, by the hash of the spec."""
@@ -117,11 +113,6 @@ class Records:
 
     def seeds(self, cell: Cell, seeds: int) -> list[Record]:
         return [record for seed in range(seeds) if (record := self.of(cell, seed)) is not None]
-
-    def sample(self, cell: Cell, measure: str, seeds: int) -> Sample:
-        """The last epoch of each seed that there is."""
-        found = (record.last(measure) for record in self.seeds(cell, seeds))
-        return Sample(tuple(value for value in found if value is not None))
 
     def add(self, runs: Iterable[Run], folder: Path) -> dict[Path, RunError]:
         """Take up finished runs and write the file; what it has already stays as it is. Runs that cannot be read, and

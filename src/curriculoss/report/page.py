@@ -14,7 +14,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 from matplotlib.figure import Figure
 
-from curriculoss.figures import MARGIN_COLOURS, MarginHistory, margin_ridges
+from curriculoss.figures import MARGIN_COLOURS, MarginHistory, margin_ridges, span_of
 from curriculoss.initial import percent
 from curriculoss.report import pictures, words
 from curriculoss.report.records import (
@@ -152,7 +152,7 @@ def _setting(
     rates = [group.noise_rate for group in some if group.noise_rate is not None]
     right = 100 * (1 - rates[0]) if rates else None
     histories = {loss_key(group): pictures.margin_history(group) for group in some}
-    span = pictures.span_of(history for history in histories.values() if history is not None)
+    span = span_of(history for history in histories.values() if history is not None)
     changed = differing(few[0].spec for few in by_setting)
     first = some[0].spec
     said = [_noise(first)] if "noise" in changed else []

@@ -14,10 +14,11 @@ from matplotlib.text import Text
 
 from curriculoss import figures
 from curriculoss.curricula import Curriculum
-from curriculoss.figures import COLOURS, GREYS, INK, Array, MarginHistory, chosen_epochs
+from curriculoss.figures import COLOURS, GREYS, INK, Array, MarginHistory
 from curriculoss.initial import fix
 from curriculoss.report.lines import over_epochs
 from curriculoss.report.records import Group, groups, loss_key, names, rows, value
+from curriculoss.training.spec import AUTO
 from curriculoss.training.store import Run
 
 LOSS_COLOURS = tuple(COLOURS[i] for i in (0, 1, 2, 3, 6, 5, 4))  # the last two are those of margins
@@ -72,10 +73,10 @@ def _font(found: re.Match[str]) -> str:
 
 
 def curriculum_of(group: Group) -> Curriculum | None:
-    """The curriculum that was trained with; None if it has none, or one that the record does not tell."""
+    """The curriculum that was trained with; None if it has none, one that changes, or one that no record tells."""
     spec = group.spec
     loss = spec.make_loss()
-    if not isinstance(loss, Curriculum):
+    if spec.loss == AUTO or not isinstance(loss, Curriculum):
         return None
     if spec.fix is None or group.refused:
         return loss
@@ -102,12 +103,6 @@ def margin_history(group: Group) -> MarginHistory | None:
         counts = apart if "noisy" in apart else {"all": arrays["all"]}
         return MarginHistory(arrays["edges"], counts, curriculum_of(group), group.mean("test_accuracy"))
     return None
-
-
-def span_of(histories: Iterable[MarginHistory]) -> tuple[float, float]:
-    """One scale for all."""
-    spans = [history.span(chosen_epochs(history.epochs)) for history in histories]
-    return min((low for low, _ in spans), default=-4.0), max((high for _, high in spans), default=4.0)
 
 
 def dynamics(runs: Iterable[Run]) -> Figure:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import hashlib
 import json
 import math
@@ -18,6 +17,7 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 import curriculoss.noise as noise_kinds
 from curriculoss.auto import ENDS_AS
 from curriculoss.curricula import Curriculum, registry
+from curriculoss.data.batches import AUGMENTATIONS
 from curriculoss.initial import METHODS
 from curriculoss.regularized import Regularized
 
@@ -31,7 +31,7 @@ SCHEDULES: Mapping[str, Callable[[RunSpec, float], float]] = {
 NEWER = {"test": None, "test_every": 1}  # settings that came later, and what was so before
 AUTO = "auto"  # `AutoLoss`, which is no loss of the registry: it depends on the number of classes
 PRECISIONS = ("32-true", "16-mixed", "bf16-mixed", "64-true")
-AUGMENTS = ("auto", "none", "shift", "shift-flip", "crop-flip-jitter")
+AUGMENTS = ("auto", *AUGMENTATIONS)
 
 
 def _warmup(spec: RunSpec, done: float) -> float:
@@ -107,9 +107,8 @@ class RunSpec:
         }
         for name, allowed in choices.items():
             if getattr(self, name) not in allowed:
-                near = difflib.get_close_matches(str(getattr(self, name)), [str(x) for x in allowed], 1, 0.0)[0]
-                listed = ", ".join(str(x) for x in allowed if x)
-                raise ValueError(f"unknown {name} {getattr(self, name)!r}, did you mean {near!r}? Available: {listed}")
+                known = registry.suggestion(str(getattr(self, name)), [x for x in allowed if x])
+                raise ValueError(f"unknown {name} {getattr(self, name)!r}{known}")
         if self.tau is not None and self.fix in (None, "logit-bias"):
             raise ValueError("tau belongs to a fix: add fix 'scale' or 'shift'")
         least = self.tau is None or self.tau > 0 or (self.tau == 0 and self.fix == "shift")
@@ -178,8 +177,7 @@ class RunSpec:
         names = [each.name for each in dataclasses.fields(cls)]
         for key in given:
             if key not in names:
-                near = difflib.get_close_matches(str(key), names, 1, 0.0)[0]
-                raise ValueError(f"unknown key {key!r} in the spec, did you mean {near!r}?")
+                raise ValueError(f"unknown key {key!r} in the spec{registry.suggestion(str(key), names)}")
         return cls(**given)
 
     @classmethod
@@ -256,8 +254,7 @@ _PAPER: Mapping[str, Mapping[str, Any]] = {
 def preset(name: str, **changes: Any) -> RunSpec:
     """The paper's settings for a data set (SGD, momentum 0.9, batch 128, cosine), with changes."""
     if name not in _PAPER:
-        near = difflib.get_close_matches(str(name), _PAPER, 1, 0.0)[0]
-        raise ValueError(f"unknown preset {name!r}, did you mean {near!r}? Available: {', '.join(_PAPER)}")
+        raise ValueError(f"unknown preset {name!r}{registry.suggestion(str(name), _PAPER)}")
     return RunSpec.from_dict({"data": name, **_PAPER[name], **changes})
 
 

@@ -76,10 +76,10 @@ class Task:
 
 
 def _content(split: Split) -> Iterator[bytes]:
-    """Labels, shape and numbers; of image files that are not decoded yet, the names."""
+    """Labels, shape and numbers; of image files that are not decoded yet, names and sizes."""
     yield split.target.numpy().tobytes()
     if isinstance(split.inputs, Images):
-        yield "\n".join(Path(file).name for file in split.inputs.files).encode()
+        yield "\n".join(f"{Path(file).name} {Path(file).stat().st_size}" for file in split.inputs.files).encode()
         return
     yield str((split.inputs.dtype, tuple(split.inputs.shape))).encode()
     for some in split.inputs[:: 1 + split.inputs.nbytes // HASHED].split(1024):
