@@ -18,7 +18,7 @@ SETTINGS: dict[str, tuple[Any, tuple[str, ...], str]] = {
     "test": (str, ("--test",), "A path of the same kind as --data with the test samples."),
     "subset": (int, ("--subset",), "Train on so many samples."),
     "holdout": (float, ("--holdout",), "Share kept for testing where data have no test samples (0.2)."),
-    "noise": (str, ("--noise",), "clean, symmetric:0.4, asymmetric(-blocks):…, pairflip:…, instance:…, human, matrix:FILE"),
+    "noise": (str, ("--noise",), "clean, symmetric:0.4, asymmetric(-blocks), pairflip, instance, human, matrix:FILE"),
     "noise_seed": (int, ("--noise-seed",), "Draw the noise from this seed rather than the run's."),
     "exact_noise": (bool, ("--exact-noise/--per-sample-noise",), "Meet the rate exactly (default), or by chance."),
     "normalize": (bool, ("--normalize/--no-normalize",), "Divide the loss by its largest weight (default)."),
