@@ -42,13 +42,13 @@ def write(folder: Path, records: Records, planned: Collection[str]) -> Path:
 
 
 def _so_far(folder: Path, done: int, planned: int) -> str:
-    said = f"**So far:** {done} of {planned} runs."
+    said = f"**So far:** {done} of {planned} runs." if done < planned else f"All {planned} runs are done."
     if (file := folder / "claims.json").exists():
         try:
             verdicts = Counter(each["verdict"] for each in json.loads(file.read_text("utf-8", errors="replace")))
         except (ValueError, KeyError, TypeError):
             raise damaged(file, "it is not whole") from None
-        said += f" Claims: {', '.join(f'{count} {verdict}' for verdict, count in verdicts.items())}."
+        said += f" Claims by verdict: {', '.join(f'{verdict} {count}' for verdict, count in verdicts.items())}."
     return said
 
 
