@@ -139,7 +139,7 @@ def _say_plan(plans: Sequence[Plan], jobs: int | None, as_json: bool, **options:
     if seconds is not None:
         hours = f"{seconds / 3600:.1f} hours" if seconds > 5400 else f"{seconds / 60:.0f} minutes"
         time = hours if seconds >= 90 else f"{seconds:.0f} seconds"
-        told = f"; the others take about {time} on this machine" if missing else ""
+        told = f"; training the others takes about {time} on this machine" if missing else ""
     print(f"{len(runs)} runs, {len(done)} done already{told}")
 
 
