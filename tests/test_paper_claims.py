@@ -198,6 +198,14 @@ def test_taus_that_are_nearly_as_good_as_the_best_do_not_decide_claim_15(tmp_pat
     assert verdicts(records(flat), tmp_path)[15].verdict == UNDECIDED
 
 
+def test_ways_of_estimating_that_disagree_decide_nothing() -> None:
+    low, high = Estimate(-0.5, 5, (-0.9, -0.1)), Estimate(0.9, 4, (0.2, 1.0))
+    assert Part("", inference.spanning([high, high]), above=0).verdict == HOLDS
+    assert Part("", inference.spanning([low, low]), above=0).verdict == FAILS
+    assert inference.spanning([low, high]) == Estimate(pytest.approx(0.2), 4, (-0.9, 1.0))
+    assert inference.spanning([high, Estimate(0.9, 2)]).interval is None
+
+
 def test_noisy_samples_that_ce_unlearns_refute_claim_12(tmp_path: Path) -> None:
     falling = on("mean_margin_noisy", lambda cell, curve: [-2 - 0.1 * x for x in range(4)], row="CE")
     assert verdicts(records(falling), tmp_path)[12].verdict == FAILS

@@ -16,7 +16,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
-from curriculoss.figures import INK, MARGIN_COLOURS, Array, MarginHistory, draw_ridges, span_of, strip
+from curriculoss.figures import INK, MARGIN_COLOURS, Array, MarginHistory, draw_ridges, strip
 from curriculoss.paper import settings, weights
 from curriculoss.paper.artefacts import Artefact
 from curriculoss.paper.canvas import (
@@ -106,7 +106,7 @@ def schedules(source: Source) -> Figure:
     cells = sorted(source.artefact.cells, key=lambda cell: (cell.row.name, cell.learning_rate or 0.0, cell.noise))
     rates = list(dict.fromkeys(cell.learning_rate for cell in cells if cell.row == settings.CE))
     middle = rates[len(rates) // 2]
-    shades = dict(zip(rates, ramp(len(rates)), strict=True))
+    shades = dict(zip(rates, ramp(len(rates)), strict=True)) | {middle: LOSS_COLOURS["ce"]}  # the same lines as in (a)
     dashes = dict(zip(sorted({cell.noise for cell in cells}), ("solid", "dashed"), strict=True))
 
     def curve(cell: Cell, name: str, colour: Any) -> Curve:
@@ -129,24 +129,23 @@ def schedules(source: Source) -> Figure:
 
 
 def dynamics(source: Source) -> Figure:
-    """The first seed of each cell, three in a row, all on one scale of margins."""
+    """The first seed of each cell, three in a row, each on its own scale: MAE's margins are many times CE's."""
     cells, columns = source.artefact.cells, 3
     figure, grid = panels(-(-len(cells) // columns), columns, (3.1, 3.4))
     histories = _histories(source)
-    span = span_of(history for history in histories.values() if history is not None)
     for axes, (cell, history) in zip(grid, histories.items(), strict=True):
         noise = source.scale.spec(cell).noise.replace(":", " ")
         title(axes, f"{label(cell.row)}, {noise}", _accuracies(source, cell))
         if history is None:
             say(axes, source.lack(cell) if source.records.of(cell) is None else NOT_HERE)
         else:
-            draw_ridges(axes, history, span, RIDGES)
+            draw_ridges(axes, history, None, RIDGES)
     axis_labels(grid, columns, "margin Δ", "")
     key: list[Any] = [Patch(color=MARGIN_COLOURS[kind], label=f"{kind} samples") for kind in KINDS]
     key.append(Line2D([], [], color=INK, linewidth=1.5, label="weight w(Δ)"))
     figure.legend(handles=key, loc="outside lower left", ncols=3, frameon=False, fontsize=9, labelcolor=INK)
     replaced = {cell.noise: source.scale.noise[cell.noise] for cell in cells if cell.noise in source.scale.noise}
-    said = "each distribution, and the weight, scaled to its peak"
+    said = "each distribution, and the weight, scaled to its peak; margins on a scale of their own"
     said += "".join(f"; {ours.replace(':', ' ')} stands for {noise} noise" for noise, ours in replaced.items())
     heading(figure, "Margins over the epochs", f"{source.setting()}, n = 1 (seed 0)", said)
     return figure

@@ -88,6 +88,19 @@ def rank_correlation(first: Iterable[float], second: Iterable[float]) -> Estimat
     return Estimate(rho, n, (min(low, rho), max(high, rho)))
 
 
+def spanning(estimates: Iterable[Estimate]) -> Estimate:
+    """Of a number that was estimated in several ways, none better than another: all of their intervals together."""
+    some = list(estimates)
+    values = [each.value for each in some if each.value is not None]
+    intervals = [each.interval for each in some if each.interval is not None]
+    whole = len(intervals) == len(some) > 0
+    return Estimate(
+        float(np.median(values)) if values else None,
+        min(each.n for each in some),
+        (min(low for low, _ in intervals), max(high for _, high in intervals)) if whole else None,
+    )
+
+
 def _spearman(pairs: Sequence[tuple[float, float]]) -> float:
     if any(len(set(side)) == 1 for side in zip(*pairs, strict=True)):
         return 0.0

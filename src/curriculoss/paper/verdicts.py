@@ -23,6 +23,11 @@ undecided otherwise, or if numbers are too few or runs missing. Of several parts
 weakest: the one that lies furthest outside what is claimed of it, or least inside. A part that is true is refuted by
 chance in one of forty cases, so of many parts one may be. Settings, or epochs, that stand in for seeds are not quite
 independent, so that their intervals are rather too narrow. All of this is computed.
+
+Intervals of means, also of rank correlations over settings, are Student's; of differences between epochs of two runs,
+Welch's with the fewer degrees of freedom; of one rank correlation, that of Bonett and Wright, a perfect order counting
+as half a swap of neighbours away from it; of shares, that of Clopper and Pearson. Settings count alike, whether they
+have one seed or three. "Furthest" is meant in widths of the interval. Mean weights are from the first step on.
 """
 
 

@@ -79,7 +79,7 @@ def by_underfitting(source: Source) -> Figure:
         title(axes, text, below)
         _draw(axes, {row: loss for row, loss in curricula.items() if level[row] == name}, starts, margin, columns=1)
     axis_labels(grid, 3, "margin Δ", WEIGHT)
-    heading(figure, "Weights by degree of underfitting with many classes", said, _points(starts))
+    heading(figure, "Weights by the degree of underfitting to be expected with many classes", said, _points(starts))
     return figure
 
 
