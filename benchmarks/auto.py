@@ -42,19 +42,29 @@ class Task:
     noises: tuple[str, ...]
     seeds: int
     published: bool = False  # needs files
+    nce_aul: Mapping[str, float] = NCE_AUL.params  # as its paper tuned it on such data; here that is CIFAR-100
 
     def spec(self, method: Mapping[str, Any], noise: str, seed: int) -> RunSpec:
         """Where a fix would change nothing, or is refused as it would narrow the bell, the run is that of plain MAE."""
         idle = method.get("fix") == "logit-bias" and self.num_classes <= 10
         if idle or method.get("tau", -1.0) >= -expected_initial_margin(self.num_classes):
             method = {"loss": "mae"}
+        if method["loss"] == NCE_AUL.loss:
+            method = {**method, "params": dict(self.nce_aul)}
         return RunSpec.from_dict({**self.settings, **method, "noise": noise, "seed": seed})
 
 
 TASKS = {
     "digits-100": Task({"data": "digits-100", **SMALL}, 100, (*MANY, "instance:0.4"), 3),
-    "mnist": Task({**CPU["mnist"], "epochs": 10, "test_every": 10}, 10, (*MANY, "instance:0.4"), 3, True),
-    "cifar10": Task(CPU["cifar10"], 10, (*MANY, "human"), 2, True),
+    "mnist": Task(
+        {**CPU["mnist"], "epochs": 10, "test_every": 10},
+        10,
+        (*MANY, "instance:0.4"),
+        3,
+        True,
+        {"alpha": 0.0, "beta": 1.0, "a": 3.0, "q": 0.1},
+    ),
+    "cifar10": Task(CPU["cifar10"], 10, (*MANY, "human"), 2, True, {"alpha": 1.0, "beta": 4.0, "a": 6.3, "q": 1.5}),
     "cifar100": Task(CPU["cifar100"], 100, (*MANY, "human"), 2, True),
 }
 OTHERS = {  # two classes, and a thousand: looked at beside the others
@@ -71,7 +81,7 @@ METHODS: dict[str, dict[str, Any]] = {
     "ce": {"loss": "ce"},
     "gce": {"loss": "gce", "params": {"q": 0.7}},
     "sce": {"loss": "sce", "params": {"q": 0.7}},
-    "nce+aul": {"loss": NCE_AUL.loss, "params": dict(NCE_AUL.params)},
+    "nce+aul": {"loss": NCE_AUL.loss},
 }
 
 Key = tuple[str, str, str]  # task, noise, method
@@ -153,9 +163,10 @@ def page(found: Found) -> str:
     lines += [
         "Made by `python -m benchmarks.auto` from [accuracy.csv](accuracy.csv): test accuracy after the last epoch in",
         "percent, mean ± std over n seeds. A fix that would change nothing with so few classes, or narrow the bell, is",
-        "plain MAE. *Best tau* is the best of the four by clean test labels, which nobody has. The constants of the",
-        "rule (`curriculoss/auto.py`) were chosen by seed 0 of digits-100, digits-1000, CIFAR-10, CIFAR-100",
-        "and MNIST; other seeds and two classes have had no part in that.",
+        "plain MAE. NCE+AUL is as its authors tuned it: for MNIST, for CIFAR-10 and, elsewhere, for CIFAR-100. *Best",
+        "tau* is the best of the four by clean test labels, which nobody has. The constants of the rule",
+        "(`curriculoss/auto.py`) were chosen by seed 0 of digits-100, digits-1000, CIFAR-10, CIFAR-100 and MNIST;",
+        "other seeds and two classes have had no part in that.",
         "",
     ]
     header = ["data", "noise", "n", *METHODS, ORACLE, "auto − best tau"]
