@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks import audit, embeddings
+from benchmarks import audit, auto, embeddings
 
 
 def test_audit_is_measured_against_others_once_and_the_page_is_what_the_numbers_say(tmp_path, capsys):
@@ -47,3 +47,10 @@ def test_large_embeddings_are_audited_as_a_user_would(tmp_path):
     embeddings.main(["--quick", "--out", str(tmp_path / "embeddings.csv")])
     (row,) = audit.load(tmp_path / "embeddings.csv")
     assert row["within"] == "True" and float(row["found"]) > 0.95 and 0.1 < float(row["gigabytes"]) < 4
+
+
+def test_nce_aul_is_as_tuned_for_the_data_at_hand():
+    found = {name: task.spec(auto.METHODS["nce+aul"], "clean", 0).params for name, task in auto.TASKS.items()}
+    assert found["mnist"] == {"alpha": 0.0, "beta": 1.0, "a": 3.0, "q": 0.1}
+    assert found["cifar10"] == {"alpha": 1.0, "beta": 4.0, "a": 6.3, "q": 1.5}
+    assert found["cifar100"] == found["digits-100"] == {"alpha": 10.0, "beta": 0.015, "a": 6.0, "q": 3.0}

@@ -123,7 +123,6 @@ def test_page_about_the_self_setting_loss_is_what_its_numbers_say():
     assert (folder / "README.md").read_text(encoding="utf-8") == auto.page(auto.read(folder / "accuracy.csv"))
 
 
-@pytest.mark.skipif(not (RESULTS / "audit" / "audit.csv").exists(), reason="there are no results yet")
 def test_page_about_the_audit_is_what_its_numbers_say():
     folder = RESULTS / "audit"
     assert (folder / "README.md").read_text(encoding="utf-8") == audit.page(audit.load(folder / "audit.csv"))
