@@ -152,10 +152,11 @@ def test_what_a_person_decides_by_keyboard_is_what_is_exported_and_what_clean_ap
     async def visit(tab):
         await tab.open(page)
         assert await tab.value(CARDS) == list(range(12))
-        await tab.press(
-            "f", "ArrowRight", "k", "d", "d", "u"
-        )  # 0 fixed, 2 kept, 3 and 4 dropped, 5 has nothing to undo
-        await tab.press("ArrowLeft", "ArrowLeft", "u")  # 4 is open again
+        await tab.press("f", "ArrowRight", "k", "d", "d", "u")  # 0 fixed, 2 kept, 3 dropped; 4 was, and is open again
+        assert await tab.value("document.querySelector('.card.current').dataset.index") == "4"
+        await tab.press("ArrowLeft", "u")  # 3 is open again
+        assert "1 kept, 1 fixed, 0 dropped" in await tab.value("document.getElementById('count').textContent")
+        await tab.press("d")
         await tab.value(CHOOSE.format("given", "cat"))
         assert await tab.value(CARDS) == [3, 7, 11]
         await tab.value(CHOOSE.format("state", "none yet"))

@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from curriculoss import MAE, AutoLoss, RobustLoss, Scaled, decompose, expected_initial_margin, soft_margin
-from curriculoss.auto import CLEAN, MEMORY, NARROWING, SPREAD, WIDEST
+from curriculoss import GCE, MAE, AutoLoss, RobustLoss, Scaled, decompose, expected_initial_margin, soft_margin
+from curriculoss.auto import AWAY, BACK, CLEAN, MEMORY, NARROWING, SPREAD, WIDEST
 from curriculoss.monitor import Monitor
 from curriculoss.training.spec import RunSpec
 from curriculoss.training.task import make_criterion, make_network, make_task
@@ -28,9 +28,10 @@ def batch(
     return logits.to(dtype).requires_grad_(), target
 
 
-def at(likelihood: float, **options) -> AutoLoss:
+def at(likelihood: float, size: float = 0.0, **options) -> AutoLoss:
     criterion = AutoLoss(100, **options).eval()
     criterion.likelihood.fill_(likelihood)
+    criterion.size.fill_(size)
     criterion.lowest.fill_(0.0)
     return criterion
 
@@ -66,6 +67,51 @@ def test_bell_weighs_as_the_gradient_does(likelihood):
     logits, target = batch()
     criterion = at(likelihood)
     assert_close(criterion.bell.weight(soft_margin(logits, target)), decompose(criterion, logits, target).weight)
+
+
+@pytest.mark.parametrize("reduction", ["mean", "none"])
+def test_margins_that_run_away_are_called_back_by_gce(reduction):
+    logits, target = batch()
+    criterion, fixed = at(0.5, 100.0, reduction=reduction), RobustLoss(GCE(BACK / 100), reduction=reduction)
+    assert_close(criterion(logits, target), fixed(logits, target), rtol=1e-6, atol=1e-8)
+    assert_close(gradient(criterion, logits, target), gradient(fixed, logits, target), rtol=1e-6, atol=1e-8)
+    assert_close(criterion.bell.weight(soft_margin(logits, target)), decompose(at(0.5, 100.0), logits, target).weight)
+    assert at(0.5, 1.01 * AWAY / CLEAN).bell.away and not at(0.5, 0.99 * AWAY / CLEAN).bell.away
+
+
+def test_classes_that_do_not_exist_say_nothing_about_the_size_of_margins():
+    logits, target = batch()
+    plain, masked = AutoLoss(100), AutoLoss(100)
+    plain(logits, target)
+    hidden = logits.detach().clone()
+    hidden[0, target[0]] = -torch.inf
+    hidden[1] = -torch.inf
+    hidden[1, target[1]] = 0.0
+    masked(hidden.requires_grad_(), target)
+    assert 0 < float(masked.size) < float(plain.size)
+
+
+def test_steps_that_are_too_large_do_not_end_it():
+    from sklearn.datasets import make_classification
+
+    made = make_classification(2000, 20, n_informative=6, n_redundant=0, n_classes=3, flip_y=0, random_state=0)
+    x, y = torch.tensor(made[0], dtype=torch.float32), torch.tensor(made[1])
+    torch.manual_seed(1)
+    network = torch.nn.Sequential(
+        torch.nn.Linear(20, 128), torch.nn.ReLU(), torch.nn.Linear(128, 128), torch.nn.ReLU(), torch.nn.Linear(128, 3)
+    )
+    criterion, optimizer = AutoLoss(3), torch.optim.SGD(network.parameters(), 0.1, momentum=0.9)
+    schedule, away = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 1000), 0
+    for _ in range(1000):
+        some = torch.randint(len(x), (16,))
+        loss = criterion(network(x[some]), y[some])
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        schedule.step()
+        away += int(criterion.bell.away)
+    assert away > 0
+    assert (network(x).argmax(1) == y).float().mean() > 0.7  # a bell alone ends at a third
 
 
 def test_probabilities_may_be_targets():

@@ -190,7 +190,8 @@ def test_dynamics_can_be_drawn_again_without_the_runs(trained: Path, tmp_path: P
     again = save(drawn("figure:dynamics", alone, scale=TINY), tmp_path / "again", "figure")
     assert [path.read_bytes() for path in first] == [path.read_bytes() for path in again]
     (alone / histories.FILE).unlink()
-    assert words(drawn("figure:dynamics", alone, scale=TINY)).count(figures.NOT_HERE) == 2
+    with pytest.warns(UserWarning, match=r"of 2 runs .* margins were not kept: restore margin-histograms\.npz"):
+        assert words(drawn("figure:dynamics", alone, scale=TINY)).count(figures.NOT_HERE) == 2
 
 
 def test_margins_that_were_cut_are_an_error_that_says_what_to_do(trained: Path, tmp_path: Path) -> None:
@@ -199,7 +200,7 @@ def test_margins_that_were_cut_are_an_error_that_says_what_to_do(trained: Path, 
     kept = tmp_path / histories.FILE
     whole = kept.read_bytes()
     kept.write_bytes(whole[:300])
-    with pytest.raises(RunError, match=r"cannot read .*margin-histograms\.npz: .*; restore it, or delete it and it is"):
+    with pytest.raises(RunError, match=r"cannot read .*margin-histograms\.npz: it is no whole .*; restore it"):
         drawn("figure:dynamics", tmp_path, scale=TINY)
     kept.unlink()
     drawn("figure:dynamics", tmp_path, scale=TINY)
@@ -213,7 +214,8 @@ def test_a_run_whose_margins_cannot_be_read_does_not_stop_the_others(trained: Pa
     shutil.copytree(trained, tmp_path, dirs_exist_ok=True)
     (tmp_path / histories.FILE).unlink(missing_ok=True)
     next((tmp_path / RUNS).glob("mae*/histograms.npz")).write_bytes(b"PK")
-    assert words(drawn("figure:dynamics", tmp_path, scale=TINY)).count(figures.NOT_HERE) == 1
+    with pytest.warns(UserWarning, match=r"of 1 runs .* margins were not kept"):
+        assert words(drawn("figure:dynamics", tmp_path, scale=TINY)).count(figures.NOT_HERE) == 1
 
 
 def test_a_run_that_diverged_says_so(trained: Path, tmp_path: Path) -> None:
@@ -285,11 +287,13 @@ def test_simulated_margins_have_their_mean_at_the_closed_form(measured: Path) ->
 
 
 def test_data_that_are_not_here_have_a_simulated_curve_alone(tmp_path: Path) -> None:
-    figure = drawn("figure:simulated-margins", tmp_path, scale=CPU)
+    with pytest.warns(UserWarning, match=r"lacks \w+: its margins before training cannot be measured; give"):
+        figure = drawn("figure:simulated-margins", tmp_path, scale=CPU)
     for axes, classes in zip(figure.axes, (10, 10, 100, 50, 200, 400), strict=True):
         assert f"K = {classes}" in words(axes) and "no such data here" in words(axes)
         assert len(axes.get_lines()) == 2 and not axes.patches
-    said = words(drawn("figure:weights", tmp_path, scale=CPU))
+    with pytest.warns(UserWarning, match=r"lacks cifar\d+: its margins"):
+        said = words(drawn("figure:weights", tmp_path, scale=CPU))
     assert "CIFAR-100 (simulated)" in said and "training samples" not in said
 
 

@@ -133,6 +133,13 @@ def test_more_seeds_are_asked_for_the_main_tables_only(tmp_path):
     assert replace(plans["table:fix"], wanted_seeds=2).seeds == 2
 
 
+def test_the_scale_of_the_paper_has_its_number_of_runs(tmp_path):
+    for name, artefact in ARTEFACTS.items():
+        if artefact.kind == "table" and artefact.cells:
+            own = {each.runs for each in published() if each.source == artefact.source and not each.from_other_paper}
+            assert {Plan(artefact, PAPER, tmp_path).seeds} == own - {None}, name
+
+
 def test_estimates_measure_each_kind_of_run_once_and_grow_with_the_epochs(monkeypatch):
     measured, measure = [], reproduce._seconds_an_epoch
     monkeypatch.setattr(reproduce, "_seconds_an_epoch", lambda *given: measured.append(measure(*given)) or measured[-1])

@@ -85,7 +85,7 @@ def test_records_in_another_order_or_twice_are_the_same(copy):
 def test_a_damaged_file_is_named(copy, name, old, new, said):
     whole = (copy / name).read_bytes()
     (copy / name).write_bytes(new.join(whole.rsplit(old, 1)))
-    with pytest.raises(RunError, match=f"{said}.*restore it, or delete it"):
+    with pytest.raises(RunError, match=f"{said}.*restore it .*or delete it"):
         _made_again(copy)
 
 

@@ -15,6 +15,11 @@ m others in about one of m + 1 cases, a right one hardly ever once something is 
 similar class do not count as noise here: they cannot be told from hard samples. α₀ is 0.42 or, with more than 130
 classes, whose margins spread further, 2.25/|E[Δ]|, where E[Δ] is the expected initial margin.
 
+A bell also pushes on what is learned already, and holds nothing back that has gone wrong far enough. So where steps are
+too large for the network, its margins run away, to thousands, and nothing weighs any more. Where the mean size of the
+margins over the last steps is above 9/α, which it is not otherwise, the loss is therefore GCE with q = 4/size for as
+long: its weight p^q (1 − p) reaches as far as the margins do, and falls as cross entropy's where labels are learned.
+
 The numbers were chosen by single runs with fixed scales and other gains: the narrower and the sooner, the more robust,
 the wider and the later, the more is learned. results/auto says on which data, and how it does there and elsewhere.
 """
@@ -25,12 +30,13 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from curriculoss.batch import Batch
 from curriculoss.curricula import MAE, Curriculum, Scaled
 from curriculoss.initial import checked_num_classes, expected_initial_margin
 from curriculoss.loss import RobustLoss
-from curriculoss.margin import mapped, wide
+from curriculoss.margin import mapped, soft_margin, wide
 
 WIDEST, CLEAN = 0.05, 0.42  # α before anything is known with very many classes, and at last if no label is wrong
 SPREAD = 2.25  # that times |E[Δ]|, at most
@@ -41,21 +47,41 @@ OTHERS = 4  # m
 MOST = 0.95  # of ρ: at first nothing is known, and all labels look wrong
 SURE = 0.499  # of p̄, beyond which REACH is no limit any more
 MEMORY = 0.98  # what a step leaves of the means so far: about fifty steps count
+QUICK = 0.7  # the same of the mean size of margins, which may double in a few steps
+AWAY = 9.0  # α times that size, at most
+BACK = 4.0  # q times that size, beyond
 PEAK = MAE().peak.weight
 ENDS_AS = Scaled(MAE(), CLEAN)  # what it comes to with up to 130 classes if labels are clean
 
 
 @dataclass(frozen=True)
 class Bell:
-    """`Scaled(MAE(), alpha)` with unit peak. As a tensor, alpha may change under torch.compile."""
+    """`Scaled(MAE(), alpha)` or, where margins have run away, `GCE(q)`, with unit peak. As tensors, alpha and the size
+    of the margins may change under torch.compile."""
 
     alpha: Tensor
+    size: Tensor
+
+    @property
+    def away(self) -> Tensor:
+        return self.alpha * self.size > AWAY
 
     def loss(self, margin: Tensor) -> Tensor:
-        return (MAE().loss(wide(margin) * self.alpha) / (PEAK * self.alpha)).to(margin.dtype)
+        exact, (q, peak) = wide(margin), self._back()
+        bell = MAE().loss(exact * self.alpha) / (PEAK * self.alpha)
+        back = -torch.expm1(-q * F.softplus(-exact)) / (q * peak)
+        return torch.where(self.away, back, bell).to(margin.dtype)
 
     def weight(self, margin: Tensor) -> Tensor:
-        return (MAE().weight(wide(margin) * self.alpha) / PEAK).to(margin.dtype)
+        exact, (q, peak) = wide(margin), self._back()
+        bell = MAE().weight(exact * self.alpha) / PEAK
+        back = torch.exp(-q * F.softplus(-exact)) * torch.sigmoid(-exact) / peak
+        return torch.where(self.away, back, bell).to(margin.dtype)
+
+    def _back(self) -> tuple[Tensor, Tensor]:
+        """q, and the largest weight of GCE(q)."""
+        q = BACK / torch.clamp(self.size, min=BACK)  # GCE has q <= 1; margins that small are not away
+        return q, q**q / (1 + q) ** (1 + q)
 
 
 class AutoLoss(RobustLoss):
@@ -68,6 +94,7 @@ class AutoLoss(RobustLoss):
 
     likelihood: Tensor  # p̄
     lowest: Tensor  # the share of labels that are lower than m others
+    size: Tensor  # of margins
 
     def __init__(
         self,
@@ -85,6 +112,7 @@ class AutoLoss(RobustLoss):
         self.clean = min(CLEAN, SPREAD / max(SPREAD, -expected_initial_margin(self.num_classes)))
         self.register_buffer("likelihood", torch.tensor(1 / self.num_classes))
         self.register_buffer("lowest", torch.tensor(1 / (1 + self.others)))
+        self.register_buffer("size", torch.tensor(0.0))
 
     @property
     def curriculum(self) -> Curriculum | None:
@@ -104,14 +132,14 @@ class AutoLoss(RobustLoss):
         robust = self.clean / (1 - self.noise_rate) ** NARROWING
         learning = -REACH / p.clamp(max=SURE).logit()  # labels likelier than a half have a margin above 0
         alpha = torch.minimum(GAIN * p, torch.minimum(robust, learning))
-        return Bell(alpha.clamp(min=WIDEST))  # p̄ may start at 1e-5
+        return Bell(alpha.clamp(min=WIDEST), wide(self.size))  # p̄ may start at 1e-5
 
     def extra_repr(self) -> str:
         return f"num_classes={self.num_classes}, alpha={float(self.bell.alpha):.3g}, reduction={self.reduction!r}"
 
     def of_margin(self, margin: Tensor, target: Tensor) -> Tensor:
         """Without logits there are no ranks to see: no label counts as wrong at random, and the bell stays wider."""
-        self._follow(margin.detach().sigmoid(), target, None)
+        self._follow(margin.detach(), margin.detach().sigmoid(), target, None)
         return self.bell.loss(margin)
 
     def of_batch(self, batch: Batch) -> Tensor:
@@ -119,23 +147,25 @@ class AutoLoss(RobustLoss):
         if logits.shape[1] != self.num_classes:
             raise ValueError(f"AutoLoss expects logits of {self.num_classes} classes, got {logits.shape[1]}")
         if target.is_floating_point():
-            self._follow((logits.softmax(1) * target).sum(1), target.argmax(1), logits)
+            likelihood, target = (logits.softmax(1) * target).sum(1), target.argmax(1)
+            self._follow(soft_margin(logits, target), likelihood, target, logits)
         else:
-            self._follow(batch.margin.detach().sigmoid(), target, logits)
+            self._follow(batch.margin.detach(), batch.margin.detach().sigmoid(), target, logits)
         return batch.primary(self.bell)
 
-    def _follow(self, likelihood: Tensor, target: Tensor, logits: Tensor | None) -> None:
+    def _follow(self, margin: Tensor, likelihood: Tensor, target: Tensor, logits: Tensor | None) -> None:
         following = self.training and torch.is_grad_enabled()
         if not following or (not torch.compiler.is_compiling() and mapped()):
             return
         counted = target != self.ignore_index
         lowest = torch.zeros_like(likelihood) if logits is None else self._is_lowest(logits, target.where(counted, 0))
-        seen = {"likelihood": likelihood, "lowest": lowest}
+        size = margin.abs().where(margin.isfinite(), 0.0)  # a class that does not exist tells nothing about size
+        seen = {"likelihood": (likelihood, MEMORY), "lowest": (lowest, MEMORY), "size": (size, QUICK)}
         sound = likelihood.where(counted, 0.0).sum().isfinite() & counted.any()  # else it diverged, or all is ignored
-        for name, each in seen.items():
+        for name, (each, memory) in seen.items():
             kept = getattr(self, name)
             mean = each.where(counted, 0.0).sum() / counted.sum()
-            kept.lerp_(mean.to(kept.dtype).where(sound, kept), 1 - MEMORY)
+            kept.lerp_(mean.to(kept.dtype).where(sound, kept), 1 - memory)
 
     def _is_lowest(self, logits: Tensor, target: Tensor) -> Tensor:
         """Of each sample, whether m other labels are all higher: other ones from sample to sample, without chance."""

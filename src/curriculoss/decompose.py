@@ -74,7 +74,7 @@ def decompose(loss_fn: Loss, logits: Tensor, target: Tensor) -> Decomposition:
         weight=weight,
         margin=margin,
         cosine=-inside / (norm * squared.sqrt()),
-        off_share=torch.where(norm > 0, off / norm, 0.0),
+        off_share=torch.where(norm == 0, 0.0, off / norm),  # NaN stays NaN
         standard_form=standard,
     )
 

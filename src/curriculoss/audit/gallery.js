@@ -6,6 +6,7 @@ const key = "curriculoss-audit-" + data.key;
 let decisions = new Map(); // index -> {decision, label}
 let shown = []; // items as filtered and sorted
 let current = 0; // position in shown
+const recent = []; // indices in the order of decisions, for undo
 const cards = new Map(); // index -> element
 
 function make(tag, className, text) {
@@ -147,12 +148,25 @@ function decide(choice) {
       return false;
     }
     decisions.set(item.index, { decision: choice, label });
+    recent.push(item.index);
   }
   byId("said").textContent = "";
   remember();
   paint(item);
   count();
   return true;
+}
+
+// The decision on this card or, as deciding moves on, the last one made; the card stays where it can be seen.
+function undo() {
+  const here = shown[current];
+  while (recent.length && !decisions.has(recent.at(-1))) recent.pop();
+  const index = here && decisions.has(here.index) ? here.index : recent.pop();
+  const position = shown.findIndex((item) => item.index === index);
+  if (position < 0) return;
+  select(position);
+  decide(null);
+  select(position);
 }
 
 function perRow() {
@@ -162,7 +176,7 @@ function perRow() {
 }
 
 const moves = { ArrowRight: () => 1, ArrowLeft: () => -1, ArrowDown: perRow, ArrowUp: () => -perRow(), j: () => 1, h: () => -1 };
-const choices = { k: "keep", f: "fix", d: "drop", u: null };
+const choices = { k: "keep", f: "fix", d: "drop" };
 
 document.addEventListener("keydown", (event) => {
   const field = event.target.matches("input, select");
@@ -179,6 +193,9 @@ document.addEventListener("keydown", (event) => {
     event.preventDefault();
   } else if (event.key in choices) {
     if (decide(choices[event.key])) select(current + 1);
+    event.preventDefault();
+  } else if (event.key === "u") {
+    undo();
     event.preventDefault();
   } else if (event.key === "l") {
     byId("label").focus();

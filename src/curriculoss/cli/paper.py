@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -26,7 +27,7 @@ def reproduce(
         str, typer.Option(help="smoke: digits, minutes. cpu: real data, hours. paper: its settings.")
     ] = "cpu",
     seeds: Annotated[
-        int | None, typer.Option(help="Runs of each: seeds 0 to n-1 (main tables 3, at smoke 1; others 1).")
+        int | None, typer.Option(help="Runs of each: seeds 0 to n-1 (main tables 3, at paper as its own; else 1).")
     ] = None,
     out: Annotated[
         Path | None, typer.Option(help="Folder for files and runs (results; other scales: results/SCALE).")
@@ -75,7 +76,11 @@ def reproduce(
         made: list[dict[str, Any]] = []
         for plan in plans:
             failed |= _run(plan, jobs, as_json, workers=workers, **options)
-            result = plan.make(data_dir=data_dir)
+            with warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("always", UserWarning)
+                result = plan.make(data_dir=data_dir)
+            for said in dict.fromkeys(str(each.message) for each in caught):
+                print(f"Note: {said}", file=sys.stderr)
             made.append({"artefact": plan.artefact.name, "files": [str(file) for file in result.files]})
             if not as_json:
                 print(result.text)
@@ -124,8 +129,13 @@ def _say_plan(plans: Sequence[Plan], jobs: int | None, as_json: bool, **options:
     runs = {path: spec for plan in plans for path, spec in plan.runs().items()}
     done = {path for plan in plans for path in plan.done()}
     missing = [spec for path, spec in runs.items() if path not in done]
+    if not as_json:
+        for path in runs:
+            print(("done     " if path in done else "missing  ") + path.name)
     try:
         expect_data(missing, **options)
+        if missing:
+            print("measuring a few steps of each kind of run", file=sys.stderr)
         seconds, lack = estimate(missing, jobs=jobs, **options), ""
     except DataError as error:
         seconds, lack = None, str(error)
@@ -133,8 +143,6 @@ def _say_plan(plans: Sequence[Plan], jobs: int | None, as_json: bool, **options:
         rows = [{"run": str(path), "done": path in done, "spec": spec.as_dict()} for path, spec in runs.items()]
         print_json({"runs": rows, "done": len(done), "missing": len(missing), "seconds": seconds})
         return
-    for path in runs:
-        print(("done     " if path in done else "missing  ") + path.name)
     told = f"; how long the others take is not known: {lack}"
     if seconds is not None:
         hours = f"{seconds / 3600:.1f} hours" if seconds > 5400 else f"{seconds / 60:.0f} minutes"

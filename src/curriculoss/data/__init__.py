@@ -101,12 +101,21 @@ def _load(
     if label is not None and path.exists() and path.suffix.lower() not in TABLES:
         raise DataError(f"{path}: a label column belongs to a table ({' or '.join(TABLES)}), got {label!r}")
     if source.strip() and path.is_dir():
-        return folders.folder(path, test, unreadable)
+        if (only := _only_file(path)) is None:
+            return folders.folder(path, test, unreadable)
+        path = only
     if path.is_file():
         return _file(path, label, test, unreadable)
     near = get_close_matches(source, available(), 1)
     hint = f"; did you mean {near[0]!r}?" if near else ""
     raise DataError(f"no data set or path {source!r}; known: {', '.join(available())}{hint}")
+
+
+def _only_file(folder: Path) -> Path | None:
+    """What `clean` leaves of a table or of arrays: a folder with one such file, and no folders."""
+    there = [each for each in folder.iterdir() if not each.name.startswith(".")]
+    files = [each for each in there if each.suffix.lower() in (".npz", *TABLES)]
+    return files[0] if len(files) == 1 and not any(each.is_dir() for each in there) else None
 
 
 def _file(path: Path, label: str | None, test: Path | None, unreadable: dict[int, str] | None) -> Dataset:

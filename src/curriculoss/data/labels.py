@@ -20,8 +20,8 @@ def encode(
 ) -> tuple[tuple[str, ...], list[Tensor]]:
     """Class names, and int64 labels of the training column followed by those of the others.
 
-    Labels are the integers 0 … K−1, or strings or other integers (none of the training labels is 0), which are classes
-    in sorted order unless `names` gives another. Each class must occur in the training labels, and there must be two.
+    Labels are the integers 0 … K−1, or strings or any other integers, which are classes in sorted order unless `names`
+    gives another. Each class must occur in the training labels, and there must be two.
     """
     columns = [(what, _flat(what, values)) for what, values in (train, *others)]
     what, first = columns[0]
@@ -34,8 +34,8 @@ def encode(
         names = sorted(set(first.tolist())) if names is None else names
         expect_distinct(what, names)
         columns = [(what, _positions(what, labels, names)) for what, labels in columns]
-    elif names is None and not (first == 0).any():
-        names = [str(label) for label in np.unique(first)]
+    elif names is None and not np.array_equal(known := np.unique(first), np.arange(len(known))):
+        names = [str(label) for label in known]
         columns = [(what, _positions(what, labels.astype(str), names)) for what, labels in columns]
     count = max(int(first.max()) + 1, 2) if names is None else len(names)
     for what, labels in columns:

@@ -17,7 +17,6 @@ class Artefact:
     title: str
     source: str  # the paper's label
     cells: tuple[Cell, ...] = ()
-    main: bool = False  # main tables are run with more seeds
     needs: tuple[Artefact, ...] = ()  # whose runs it reads too
 
     @property
@@ -30,7 +29,7 @@ class Artefact:
         return self.name.replace(":", "-")
 
     def seeds(self, scale: Scale, wanted: int | None = None) -> int:
-        return wanted or (scale.seeds if self.main else scale.more_seeds)
+        return wanted or scale.seeds.get(self.name, 1)
 
 
 _UNDERFIT = (*cells(settings.UNDERFIT, "cifar10", experiment="underfit"), *cells(settings.UNDERFIT, "cifar100"))
@@ -58,16 +57,15 @@ _SCHEDULES = tuple(
 _RUNS = (
     Artefact("table:losses", "losses of the standard form and their weights, from the code", "table:weight_extend"),
     Artefact("table:regularizers", "losses with a second term, from the code", "table:weight_regularizer"),
-    Artefact("table:underfit", "what is fitted with few and with many classes", "table:ulearn",
-             _UNDERFIT, main=True),
-    Artefact("table:fix", "MAE and AGCE, shifted and scaled, beside others", "table:correct", _FIX, main=True),
+    Artefact("table:underfit", "what is fitted with few and with many classes", "table:ulearn", _UNDERFIT),
+    Artefact("table:fix", "MAE and AGCE, shifted and scaled, beside others", "table:correct", _FIX),
     Artefact("table:fix-symmetric", "the fixes at more rates of symmetric noise", "table:correct_symmetric",
              _SYMMETRIC),
     Artefact("table:fix-asymmetric", "the fixes at more rates of asymmetric noise", "table:correct_asymmetric",
              _ASYMMETRIC),
     Artefact("table:webvision", "the fixes on WebVision", "table:correct_real", _WEBVISION),
     Artefact("table:snr", "weights of clean samples over those of noisy ones, and what noise costs", "table:snr",
-             _SNR, main=True),
+             _SNR),
     Artefact("figure:weights", "weights by the degree of underfitting to be expected, over initial margins",
              "fig:loss_weight"),
     Artefact("figure:elr", "effective learning rate over training: NCE and its bound, good and bad AUL", "fig:elr",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -33,7 +34,7 @@ from curriculoss.paper.canvas import (
     say,
     title,
 )
-from curriculoss.paper.histories import KINDS, Histories
+from curriculoss.paper.histories import FILE, KINDS, Histories
 from curriculoss.paper.published import find
 from curriculoss.paper.records import Records
 from curriculoss.paper.reproduce import Plan
@@ -133,6 +134,12 @@ def dynamics(source: Source) -> Figure:
     cells, columns = source.artefact.cells, 3
     figure, grid = panels(-(-len(cells) // columns), columns, (3.1, 3.4))
     histories = _histories(source)
+    if gone := sum(history is None and source.records.of(cell) is not None for cell, history in histories.items()):
+        warnings.warn(
+            f"of {gone} runs of {source.artefact.name} that are done, margins were not kept: restore {FILE}, or delete "
+            "their rows in epochs.csv to have them run again",
+            stacklevel=2,
+        )
     for axes, (cell, history) in zip(grid, histories.items(), strict=True):
         noise = source.scale.spec(cell).noise.replace(":", " ")
         title(axes, f"{label(cell.row)}, {noise}", _accuracies(source, cell))

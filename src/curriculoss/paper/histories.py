@@ -26,8 +26,8 @@ class Histories:
             try:
                 with self._file.open("rb") as raw, np.load(raw, allow_pickle=False) as found:
                     self._arrays = {name: found[name] for name in found.files}
-            except Exception as error:  # numpy and zipfile raise whatever they stumble on
-                raise damaged(self._file, type(error).__name__) from None
+            except Exception:  # numpy and zipfile raise whatever they stumble on
+                raise damaged(self._file, "it is no whole .npz file") from None
 
     @property
     def edges(self) -> Array:

@@ -18,6 +18,7 @@ from scipy import stats
 
 LEVEL = 0.95
 LEAST_VALUES = 3  # for the interval of a mean
+TIES = 9  # digits after the point that tell ranks apart: beyond, only rounding differs
 LEAST_PAIRS = 5  # for that of a rank correlation: fewer cannot be significant, however they are ordered
 HOLDS, FAILS, UNDECIDED = "holds", "does not hold", "undecided"
 
@@ -76,7 +77,7 @@ def rank_correlation(first: Iterable[float], second: Iterable[float]) -> Estimat
     The interval is that of Bonett and Wright (2000), by Fisher's transform, which has none for a perfect order: that
     counts as if it were half a swap of two neighbours away. With few pairs, a bootstrap would be too sure of itself.
     """
-    pairs = [(x, y) for x, y in zip(first, second, strict=True) if not math.isnan(x + y)]
+    pairs = [(round(x, TIES), round(y, TIES)) for x, y in zip(first, second, strict=True) if not math.isnan(x + y)]
     n = len(pairs)
     if n < LEAST_PAIRS:
         return Estimate(_spearman(pairs) if n > 1 else None, n)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from curriculoss.data import ABOUT, listing
+from curriculoss.data import ABOUT, data_folder, listing
 from curriculoss.initial import measure_initial_margins
 from curriculoss.paper.records import damaged, read_rows
 from curriculoss.paper.settings import SCALES, Scale
@@ -51,6 +52,8 @@ def initial_margins(data: str, scale: Scale, folder: Path, data_dir: Path | str 
     kept = _read(folder)
     if not (known := _of(spec, kept)):
         if not any(found["name"] == spec.data and found["here"] for found in listing(data_dir)):
+            missing = f"{data_folder(data_dir)} lacks {spec.data}: its margins before training cannot be measured"
+            warnings.warn(f"{missing}; give --data-dir", stacklevel=2)
             return None
         kept += _measure(spec, data_dir)
         folder.mkdir(parents=True, exist_ok=True)

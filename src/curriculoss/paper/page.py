@@ -25,8 +25,8 @@ def write(folder: Path, records: Records, planned: Collection[str]) -> Path:
         _so_far(folder, sum(name in records for name in planned), len(planned)),
         "Made by `curriculoss reproduce`, which writes this page anew with each artefact. Every number of ours in the "
         "tables is from the last epoch and has its n; the paper's stand beside them. What runs have shown is in "
-        "[epochs.csv](epochs.csv), one row an epoch; margins before training are in initial-margins.csv; formulae, and "
-        "the gradients of claim 1, are the code's.",
+        "[epochs.csv](epochs.csv), one row an epoch; margins before training, once measured, in initial-margins.csv; "
+        "formulae, and the gradients of claim 1, are the code's.",
     ]
     for kind, title in (("table", "Tables"), ("figure", "Figures")):
         made = [_part(each, folder, records) for each in ARTEFACTS.values() if each.kind == kind]
@@ -53,10 +53,12 @@ def _so_far(folder: Path, done: int, planned: int) -> str:
 
 
 def _command(artefact: Artefact, scale: Scale) -> str:
-    """With the options that it does not go without."""
-    specs = [scale.spec(cell) for cell in artefact.cells if scale.has(cell)]
+    """With the options that it does not go without. Figures without runs show margins before training."""
+    read = {scale.spec(cell).data for cell in artefact.cells if scale.has(cell)}
+    if artefact.kind == "figure" and not artefact.cells:
+        read = {str(base["data"]) for base in scale.base.values() if "data" in base}
     options = "" if scale.name == "cpu" else f" --scale {scale.name}"
-    options += " --data-dir DATA" if any(ABOUT[spec.data][1] for spec in specs) else ""  # embedded ones have no files
+    options += " --data-dir DATA" if any(ABOUT[data][1] for data in read) else ""  # embedded ones have no files
     return f"`curriculoss reproduce {artefact.name}{options}`"
 
 

@@ -75,6 +75,9 @@ def parse(lines: Iterable[str]) -> tuple[Published, ...]:
     header, *rows = csv.reader(lines, strict=True)
     if header != COLUMNS:
         raise ValueError(f"expected the columns {', '.join(COLUMNS)}, got {', '.join(header)}")
+    for cells in rows:
+        if len(cells) != len(COLUMNS):
+            raise ValueError(f"expected {len(COLUMNS)} cells a row of published numbers, got {','.join(cells)!r}")
     return tuple(_read(cells) for cells in rows)
 
 

@@ -151,7 +151,8 @@ def read_rows(path: Path, columns: Mapping[str, Callable[[str], Any]]) -> list[d
 
 def damaged(path: Path, why: str) -> RunError:
     """What to do about a file that is made from runs, or by measuring."""
-    return RunError(f"cannot read {path}: {why}; restore it, or delete it and it is made again")
+    advice = "restore it (in a clone: git checkout), or delete it and it is made again, if need be from new runs"
+    return RunError(f"cannot read {path}: {why}; {advice}")
 
 
 def _rows(run: Run) -> list[dict[str, Any]]:

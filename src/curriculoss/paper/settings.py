@@ -111,8 +111,7 @@ class Scale:
 
     name: str
     base: Mapping[str, Mapping[str, Any]]  # by "data/experiment", or by data alone
-    seeds: int  # of the main tables
-    more_seeds: int  # of all else
+    seeds: Mapping[str, int] = field(default_factory=dict)  # of artefacts with more than one
     noise: Mapping[str, str] = field(default_factory=dict)  # what stands for the paper's
     _known: dict[tuple[Cell, int], RunSpec] = field(default_factory=dict, init=False, repr=False, compare=False)
 
@@ -146,8 +145,7 @@ def _paper() -> Scale:
             "cifar10/underfit": {"learning_rate": 0.1},  # as its caption says
             "mnist/schedules": {"schedule": "constant", "epochs": 100},
         },
-        seeds=3,
-        more_seeds=1,
+        {"table:underfit": 3, "table:fix": 3, "table:fix-symmetric": 3, "table:fix-asymmetric": 3, "table:snr": 5},
     )
 
 
@@ -165,8 +163,7 @@ def _cpu() -> Scale:
             "cifar10": {"data": "cifar10", "weight_decay": 1e-4, **narrow},
             "cifar100": {"data": "cifar100", "weight_decay": 1e-5, **narrow},
         },
-        seeds=3,
-        more_seeds=1,
+        {"table:underfit": 3, "table:fix": 3, "table:snr": 3},
     )  # fmt: skip
 
 
@@ -183,8 +180,6 @@ def _smoke() -> Scale:
             "cifar100": {"data": "digits-100", "subset": 3_000, "epochs": 4, **small},
             **dict.fromkeys(WEBVISION, many),
         },
-        seeds=1,
-        more_seeds=1,
         noise={HUMAN: "instance:0.4"},
     )
 

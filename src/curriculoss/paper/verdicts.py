@@ -22,7 +22,8 @@ A claim holds if the 95 % interval of its statistic lies where it says, does not
 undecided otherwise, or if numbers are too few or runs missing. Of several parts all must hold, and the table shows the
 weakest: the one that lies furthest outside what is claimed of it, or least inside. A part that is true is refuted by
 chance in one of forty cases, so of many parts one may be. Settings, or epochs, that stand in for seeds are not quite
-independent, so that their intervals are rather too narrow. All of this is computed.
+independent, so that their intervals are rather too narrow. All of this is computed. A verdict is about these runs, at
+the scale of this folder: where the scale decides it, "what differs" says so.
 
 Intervals of means, also of rank correlations over settings, are Student's; of differences between epochs of two runs,
 Welch's with the fewer degrees of freedom; of one rank correlation, that of Bonett and Wright, a perfect order counting
