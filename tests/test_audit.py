@@ -257,6 +257,11 @@ def test_few_samples_have_a_wide_interval():
     assert widths[0] > 3 * widths[1]
 
 
+def test_of_ten_right_labels_nobody_can_be_sure():
+    rate, (low, high) = noise_rate(np.full((4, 10), 5.0), np.zeros((4, 10)), 3)
+    assert (rate, low) == (0.0, 0.0) and high == pytest.approx(0.3)
+
+
 @pytest.mark.parametrize("rate", [0.001, 0.1, 0.4, 0.9])
 def test_probabilities_rise_with_the_score_and_their_mean_is_the_rate(rate):
     chance = np.random.default_rng(0)

@@ -243,6 +243,8 @@ def test_tables_of_image_paths(tmp_path):
         ("a,b,label\n1,red,0\n2,blue,1\n", {}, "not numeric: 'b'"),
         ("a,b,label\n1,red,0\n0,blue,1\n", {"label": "a"}, "not numeric: 'b'"),
         ("a,label\n1,0\n2,0\n", {}, "expected at least two classes"),
+        ("a,y,target\n1,0,0\n2,1,1\n", {}, "columns 'y' and 'target' have mostly the same values"),
+        ("a,y,target\n1,0,0\n2,1,1\n", {"label": "target"}, "columns 'target' and 'y' have mostly the same values"),
         ("a,label\n1,0.5\n2,1\n", {}, r"expected integers or strings, got 0\.5 in row 0"),
         ("path,label\n../x.png,0\ny.png,1\n", {}, "expected an image path below .* row 0, column 'path'"),
         ("path,label\n/etc/passwd,0\ny.png,1\n", {}, "expected an image path below"),

@@ -44,6 +44,7 @@ STRETCHES = np.array([0.5, 0.75, 1.0])  # of the fall of ranks
 BOOTSTRAPS = 20  # of every epoch
 MOSTLY = 0.75  # of the noise is at random: ranks see it
 COMPETENT = 0.5  # share of right labels that the network predicts
+UNSEEN = 3.0  # over the number of samples: the rate of what may well be missed among so few
 BINS = 400
 TRIM = 0.001  # share of the scores at either end that counts as the next ones: a few extreme ones say nothing
 STEPS = 300
@@ -115,7 +116,8 @@ def noise_rate(
     chosen = rates[half if at_random and competent else slice(first, max(first + 1, count // 2))]
     rate = float(np.median(chosen[:, 0]))
     low, high = np.quantile(chosen, [0.025, 0.975]).tolist()
-    return rate, (min(low, rate), max(high, rate))
+    least = UNSEEN / gaps.shape[1]
+    return rate, (max(0.0, min(low, rate - least)), min(1.0, max(high, rate + least)))
 
 
 def _by_gaps(gaps: Floats, chance: np.random.Generator) -> Floats:

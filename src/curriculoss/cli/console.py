@@ -27,7 +27,7 @@ class OneLineErrors(TyperGroup):
             code = super().main(*args, **{**kwargs, "standalone_mode": False})
             sys.stdout.flush()
         except UsageError as error:
-            print("Error:", " ".join(error.format_message().split()), file=sys.stderr)
+            print_error(error.format_message())
             code = 2
         except (typer.Abort, KeyboardInterrupt):  # Ctrl-C
             print("stopped", file=sys.stderr)
@@ -38,6 +38,12 @@ class OneLineErrors(TyperGroup):
                 print(f"Error: cannot write the answer: {error.strerror}", file=sys.stderr)
             code = 1
         sys.exit(code or 0)
+
+
+def print_error(text: str) -> None:
+    """One line on stderr; what a terminal would obey, from files that are no text, is shown as a question mark."""
+    line = " ".join(text.split())
+    print("Error:", "".join(each if each.isprintable() else "?" for each in line), file=sys.stderr)
 
 
 app = typer.Typer(

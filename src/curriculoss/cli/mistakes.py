@@ -11,7 +11,7 @@ from contextlib import contextmanager
 
 import typer
 
-from curriculoss.cli.console import UsageError
+from curriculoss.cli.console import UsageError, print_error
 
 
 @contextmanager
@@ -64,5 +64,5 @@ def stopped(text: str, stop: KeyboardInterrupt) -> typer.Exit:
 
 
 def _fail(text: str) -> None:
-    print("Error:", " ".join(text.split()), file=sys.stderr)
+    print_error(text)
     raise typer.Exit(1)

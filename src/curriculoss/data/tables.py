@@ -15,6 +15,7 @@ from curriculoss.data.images import Images, readable
 from curriculoss.data.labels import encode, features
 
 LABELS = ("label", "y", "target")
+SAME = 0.6  # share of rows in which a column is the label once more
 CLEAN = "y_clean"
 ROW_NUMBERS = ("", "Unnamed: 0", "__index_level_0__")  # what pandas writes beside the data
 
@@ -85,6 +86,11 @@ class _Sheet:
         self.inputs = [name for name in names if name not in (self.label, CLEAN, *ROW_NUMBERS)]
         if not self.inputs:
             raise DataError(f"{path}: expected columns beside the label {self.label!r}, got {_shown(names)}")
+        for other in set(LABELS) & set(self.inputs):
+            pairs = list(zip(self.table[self.label].to_pylist(), self.table[other].to_pylist(), strict=True))
+            if sum(one == two for one, two in pairs) > SAME * len(pairs):
+                same = f"columns {self.label!r} and {other!r} have mostly the same values"
+                raise DataError(f"{path}: {same}, so that one would tell the other; take one away")
 
     def labels(self, name: str) -> tuple[str, NDArray[Any]]:
         column = self.table[name].combine_chunks()
