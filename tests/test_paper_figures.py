@@ -359,7 +359,8 @@ def test_other_data_are_kept_beside_those_that_are_there(measured: Path) -> None
 
 
 def test_initial_margins_of_data_that_are_not_here_are_none(tmp_path: Path) -> None:
-    assert initial_margins("cifar100", CPU, tmp_path, tmp_path) is None
+    with pytest.warns(UserWarning, match="lacks cifar100"):
+        assert initial_margins("cifar100", CPU, tmp_path, tmp_path) is None
     assert initial_margins("webvision-50", CPU, tmp_path, tmp_path) is None
     assert not (tmp_path / initial.FILE).exists()
 

@@ -185,7 +185,7 @@ def test_find_refuses_what_is_ambiguous_or_unknown():
         ("runs", "three", "invalid literal for int"),
         ("statistic", "median", "unknown statistic 'median'"),
         ("bold", "no", "expected yes or nothing, got 'no'"),
-        ("bold", "yes,yes", "too many values to unpack"),
+        ("bold", "yes,yes", "expected 11 cells a row"),
     ],
 )
 def test_parse_refuses_a_wrong_cell(column, cell, message):

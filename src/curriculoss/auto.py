@@ -17,8 +17,8 @@ classes, whose margins spread further, 2.25/|E[Δ]|, where E[Δ] is the expected
 
 A bell also pushes on what is learned already, and holds nothing back that has gone wrong far enough. So where steps are
 too large for the network, its margins run away, to thousands, and nothing weighs any more. Where the mean size of the
-margins over the last steps is above 9/α, which it is not otherwise, the loss is therefore GCE with q = 4/size for as
-long: its weight p^q (1 − p) reaches as far as the margins do, and falls as cross entropy's where labels are learned.
+margins over the last steps is above 16/α, which it seldom is otherwise, the loss is therefore GCE with q = 4/size for
+as long: its weight p^q (1 − p) reaches as far as the margins do, and falls as cross entropy's where labels are learned.
 
 The numbers were chosen by single runs with fixed scales and other gains: the narrower and the sooner, the more robust,
 the wider and the later, the more is learned. results/auto says on which data, and how it does there and elsewhere.
@@ -48,7 +48,7 @@ MOST = 0.95  # of ρ: at first nothing is known, and all labels look wrong
 SURE = 0.499  # of p̄, beyond which REACH is no limit any more
 MEMORY = 0.98  # what a step leaves of the means so far: about fifty steps count
 QUICK = 0.7  # the same of the mean size of margins, which may double in a few steps
-AWAY = 9.0  # α times that size, at most
+AWAY = 16.0  # α times that size, at most
 BACK = 4.0  # q times that size, beyond
 PEAK = MAE().peak.weight
 ENDS_AS = Scaled(MAE(), CLEAN)  # what it comes to with up to 130 classes if labels are clean
