@@ -224,7 +224,7 @@ def guesses(rate, competence, count=5000, *, anywhere=False, memorised=False, se
 @pytest.mark.parametrize("rate", [0.0, 0.1, 0.4])
 def test_noise_rate_is_the_share_of_labels_refused_where_the_network_is_sure(rate, competence):
     (gaps, ranks), wrong = guesses(rate, competence)
-    found, (low, high) = noise_rate(gaps, ranks, 10)
+    found, (low, high), _ = noise_rate(gaps, ranks, 10)
     assert abs(found - rate) < 0.05 and low <= found <= high
     assert low - 0.02 <= wrong.mean() <= high + 0.02 and high - low < 0.2
     assert (gaps < 0).mean() > rate + 0.1  # far more than that are labels which it does not predict
@@ -258,8 +258,18 @@ def test_few_samples_have_a_wide_interval():
 
 
 def test_of_ten_right_labels_nobody_can_be_sure():
-    rate, (low, high) = noise_rate(np.full((4, 10), 5.0), np.zeros((4, 10)), 3)
+    rate, (low, high), _ = noise_rate(np.full((4, 10), 5.0), np.zeros((4, 10)), 3)
     assert (rate, low) == (0.0, 0.0) and high == pytest.approx(0.3)
+
+
+@pytest.mark.parametrize(("competence", "anywhere", "within"), [(3.0, False, 0.1), (5.0, True, 0.2)])
+def test_of_labels_that_are_wrong_with_some_probability_that_share_is_wrong(competence, anywhere, within):
+    (gaps, ranks), wrong = guesses(0.2, competence, 40_000, anywhere=anywhere)
+    likely = noise_rate(gaps[:1], ranks[:1], 10)[2]
+    assert wrong[gaps[0] < 0].mean() < 0.7  # others are refused by mistake
+    for group in np.array_split(np.argsort(likely), 10):
+        assert wrong[group].mean() == pytest.approx(likely[group].mean(), abs=within)
+    assert likely[wrong].mean() > 5 * likely[~wrong].mean()
 
 
 @pytest.mark.parametrize("rate", [0.001, 0.1, 0.4, 0.9])
@@ -267,14 +277,16 @@ def test_probabilities_rise_with_the_score_and_their_mean_is_the_rate(rate):
     chance = np.random.default_rng(0)
     wrong = chance.random(5000) < 0.3
     scores = np.where(wrong, 2.0, -4.0) + chance.standard_normal(5000)
-    found = probabilities(scores, rate)
+    found = probabilities(scores, 0.9 * (scores > -1) + 0.05 * chance.random(5000), rate)
     assert found.mean() == pytest.approx(rate, abs=1e-6) and (np.diff(found[np.argsort(scores)]) >= 0).all()
+    assert ((found > 0) & (found < 1)).all()  # nobody is certain
     if rate == 0.4:
-        assert found[wrong].mean() > 0.95
+        assert found[wrong].mean() > 0.9
 
 
 def test_scores_that_are_all_the_same_say_nothing_but_the_rate():
-    assert (probabilities(np.ones(10), 0.2) == 0.2).all()
+    assert probabilities(np.ones(10), np.arange(10) / 10, 0.2) == pytest.approx(np.full(10, 0.2))
+    assert (probabilities(np.arange(10.0), np.zeros(10), 0.0) == 0).all()
 
 
 def test_ranks_beyond_float16_are_kept(tmp_path):

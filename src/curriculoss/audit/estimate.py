@@ -18,9 +18,9 @@ it, and the network is mostly right, the second half of the epochs is believed; 
 both mistakes are there, and of about the same size on CIFAR-10N and CIFAR-100N. The estimate is the median over these
 epochs, the interval that of all of their fits.
 
-Given the rate, scores are taken for a mixture of two normal distributions, one of right labels and one of wrong ones,
-fitted by expectation maximisation to a histogram of the scores, so that a million samples cost as much as a thousand.
-A sample's true class is taken to be its given one or, with the probability that this is wrong, the suggested one.
+A fit also says how likely a label with such a gap, or of such a rank, is wrong. The mean over these epochs, made to
+rise with the score and to have the rate as its mean, is the probability that a sample's label is wrong: its true class
+is then taken to be the suggested one.
 """
 
 from __future__ import annotations
@@ -45,12 +45,7 @@ BOOTSTRAPS = 20  # of every epoch
 MOSTLY = 0.75  # of the noise is at random: ranks see it
 COMPETENT = 0.5  # share of right labels that the network predicts
 UNSEEN = 3.0  # over the number of samples: the rate of what may well be missed among so few
-BINS = 400
-TRIM = 0.001  # share of the scores at either end that counts as the next ones: a few extreme ones say nothing
-STEPS = 300
-MOST = 300.0  # log odds: beyond, exp overflows
-HALVINGS = 60
-NARROWEST = 0.02  # of the whole range: a component must not sit on a single bin
+FAR = 100.0  # in log odds
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -94,51 +89,70 @@ def estimate_noise(run: Run | Path | str, score_name: str = DEFAULT) -> NoiseEst
         run = Run(inner if inner.is_dir() else Path(run))
     scores = score(Trajectories.read(run), score_name)
     num_classes = int(run.task["num_classes"])
-    rate, interval = noise_rate(*read_guesses(run), num_classes)
-    p_wrong = probabilities(scores, rate)
+    rate, interval, likely = noise_rate(*read_guesses(run), num_classes)
+    p_wrong = probabilities(scores, likely, rate)
     given, suggested = run.arrays("labels")["given"], run.arrays(AFTER)["suggested"]
     return NoiseEstimate(rate, interval, p_wrong, given, suggested, num_classes)
 
 
+class Sign(NamedTuple):
+    """What a row of gaps, or of ranks, says."""
+
+    rates: Floats  # by counts as they are, and by those drawn again
+    starts: NDArray[Any]  # of each group but the first
+    likely: Floats  # that a label in each group is wrong
+
+    def of(self, row: NDArray[Any]) -> Floats:
+        """The same of each sample."""
+        found: Floats = self.likely[np.searchsorted(self.starts, row, "right")]
+        return found
+
+
 def noise_rate(
     gaps: NDArray[Any], ranks: NDArray[Any], num_classes: int, seed: int = 0
-) -> tuple[float, tuple[float, float]]:
-    """The rate and its 95 % interval, from (E, N) signed gaps and ranks of the given labels."""
+) -> tuple[float, tuple[float, float], Floats]:
+    """The rate, its 95 % interval and how likely each label is wrong, from (E, N) signed gaps and ranks of labels."""
     chance = np.random.default_rng(seed)
-    by_gaps = np.array([_by_gaps(row.astype(np.float64), chance) for row in gaps])
-    by_ranks = np.array([_by_ranks(row.astype(np.int64), num_classes, chance) for row in ranks])
-    rates, count = np.maximum(by_gaps, by_ranks), len(gaps)
+    by_gaps = [_by_gaps(-row.astype(np.float64), chance) for row in gaps]
+    by_ranks = [_by_ranks(row.astype(np.int64), num_classes, chance) for row in ranks]
+    rates = np.maximum([sign.rates for sign in by_gaps], [sign.rates for sign in by_ranks])
+    count = len(gaps)
     half = slice(-max(1, count // 2), None)
     found = float(np.median(rates[half, 0]))
-    at_random = float(np.median(by_ranks[half, 0])) > MOSTLY * found
+    at_random = float(np.median([sign.rates[0] for sign in by_ranks[half]])) > MOSTLY * found
     competent = float((gaps[half] > 0).mean()) > COMPETENT * (1 - found)
     first = count // 4
-    chosen = rates[half if at_random and competent else slice(first, max(first + 1, count // 2))]
-    rate = float(np.median(chosen[:, 0]))
-    low, high = np.quantile(chosen, [0.025, 0.975]).tolist()
+    chosen = range(count)[half if at_random and competent else slice(first, max(first + 1, count // 2))]
+    rate = float(np.median(rates[chosen, 0]))
+    low, high = np.quantile(rates[chosen], [0.025, 0.975]).tolist()
     least = UNSEEN / gaps.shape[1]
-    return rate, (max(0.0, min(low, rate - least)), min(1.0, max(high, rate + least)))
+    likely = np.zeros(gaps.shape[1])
+    for epoch in chosen:
+        clear = by_gaps[epoch].rates[0] > by_ranks[epoch].rates[0]
+        seen = by_gaps[epoch].of(-gaps[epoch]) if clear else by_ranks[epoch].of(ranks[epoch])
+        likely += seen / len(chosen)
+    return rate, (max(0.0, min(low, rate - least)), min(1.0, max(high, rate + least))), likely
 
 
-def _by_gaps(gaps: Floats, chance: np.random.Generator) -> Floats:
-    """The rate by counts as they are, and by those drawn again."""
-    size = np.abs(gaps)
+def _by_gaps(against: Floats, chance: np.random.Generator) -> Sign:
+    """From how much surer the network is of another class than of the next; negative where it predicts the label."""
+    size = np.abs(against)
     inner = np.quantile(size, np.linspace(0, 1, GROUPS + 1)[1:-1])
     edges = np.unique([0.0, *inner, np.inf])
-    total, against = np.histogram(size, edges)[0], np.histogram(size[gaps <= 0], edges)[0]
+    total, refused = np.histogram(size, edges)[0], np.histogram(against[against >= 0], edges)[0]
     scale = SCALES[:, None] * max(float(size.mean()), 1e-9)  # all 0: nothing is known
     falling = np.diff(-np.exp(-edges / scale))
-    chances = against / np.maximum(total, 1)  # few samples leave groups empty
+    chances = refused / np.maximum(total, 1)  # few samples leave groups empty
     drawn = chance.binomial(total, chances, size=(BOOTSTRAPS, len(total)))
-    counts = np.vstack([against, drawn])
-    rates: Floats = _likeliest(counts, falling, total / total.sum()) * counts.sum(1) / len(gaps)
-    return rates
+    counts = np.vstack([refused, drawn])
+    shares, likely = _likeliest(counts, falling, total / total.sum())
+    return Sign(shares * counts.sum(1) / len(size), edges[:-1], np.array([0.0, *likely]))
 
 
-def _by_ranks(ranks: NDArray[np.int64], num_classes: int, chance: np.random.Generator) -> Floats:
-    """The same. Of two classes, a label that is not the first is the last: ranks say nothing."""
+def _by_ranks(ranks: NDArray[np.int64], num_classes: int, chance: np.random.Generator) -> Sign:
+    """Of two classes, a label that is not the first is the last: ranks say nothing."""
     if num_classes == 2:
-        return np.zeros(1 + BOOTSTRAPS)
+        return Sign(np.zeros(1 + BOOTSTRAPS), np.array([1]), np.zeros(2))
     edges = np.unique(np.geomspace(1, num_classes, GROUPS).astype(np.int64))  # each rank, then groups of many
     rank = np.arange(num_classes)
     scale = np.geomspace(0.02, num_classes / 2, 30)[:, None, None]
@@ -147,70 +161,31 @@ def _by_ranks(ranks: NDArray[np.int64], num_classes: int, chance: np.random.Gene
     anywhere = np.diff([1, *edges]) / (num_classes - 1)
     counts = np.add.reduceat(np.bincount(ranks, minlength=num_classes), [0, *edges[:-1]])
     drawn = chance.multinomial(len(ranks), counts / len(ranks), size=BOOTSTRAPS)
-    return _likeliest(np.vstack([counts, drawn]), falling, anywhere)
+    shares, likely = _likeliest(np.vstack([counts, drawn]), falling, anywhere)
+    return Sign(shares, edges[:-1], likely)
 
 
-def _likeliest(counts: NDArray[Any], falling: Floats, spread: Floats) -> Floats:
-    """Of each row of counts in M groups: the share that is spread, where the rest falls as one of the (S, M)."""
+def _likeliest(counts: NDArray[Any], falling: Floats, spread: Floats) -> tuple[Floats, Floats]:
+    """Of each row of counts in M groups: the share that is spread, where the rest falls as one of the (S, M). Of the
+    first row also how likely one in each group is of those spread."""
     share = SHARES[:, None, None]
-    mixed = (1 - share) * falling + share * spread
-    fit = counts @ np.log(np.maximum(mixed, 1e-12)).reshape(-1, len(spread)).T  # groups that nobody should be in
-    found: Floats = SHARES[fit.argmax(1) // len(falling)]
-    return found
+    mixed = np.maximum((1 - share) * falling + share * spread, 1e-12)  # groups that nobody should be in
+    best = (counts @ np.log(mixed).reshape(-1, len(spread)).T).argmax(1)
+    shares: Floats = SHARES[best // len(falling)]
+    return shares, shares[0] * spread / mixed.reshape(-1, len(spread))[best[0]]
 
 
-def probabilities(scores: Floats, rate: float) -> Floats:
-    """That each label is wrong: it rises with the score, and its mean is the rate."""
-    low, high = np.quantile(scores, [TRIM, 1 - TRIM])
-    if not high > low or not 0 < rate < 1:  # nothing tells samples apart
+def probabilities(scores: Floats, likely: Floats, rate: float) -> Floats:
+    """How likely each label is wrong, given a guess: it rises with the score, and its mean is the rate."""
+    if not 0 < rate < 1:
         return np.full(len(scores), rate)
-    edges = np.linspace(low, high, BINS + 1)
-    centres = (edges[1:] + edges[:-1]) / 2
-    place = np.clip(np.searchsorted(edges, scores, side="right") - 1, 0, BINS - 1)
-    counts = np.bincount(place, minlength=BINS).astype(np.float64)
-    right, wrong = _fit(centres, counts, rate).parts(centres)
-    odds = np.maximum.accumulate(np.clip(wrong - right, -MOST, MOST))  # a wider component must not claim the other end
-    below, above = -2 * MOST, 2 * MOST
-    for _ in range(HALVINGS):  # what is added to all log odds for the mean to be the rate
-        middle = (below + above) / 2
-        if counts @ _logistic(odds + middle) > rate * len(scores):
-            above = middle
-        else:
-            below = middle
-    return _logistic(odds + above)[place]
+    from scipy.optimize import brentq, isotonic_regression
+    from scipy.special import expit, logit
 
-
-def _logistic(odds: Floats) -> Floats:
-    share: Floats = 1 / (1 + np.exp(-odds))
-    return share
-
-
-class Mixture(NamedTuple):
-    """Shares, means and spreads of right and wrong labels' scores."""
-
-    share: Floats
-    mean: Floats
-    spread: Floats
-
-    def parts(self, at: Floats) -> Floats:
-        """(2, M): log share + log density of each, up to a constant."""
-        away = (at - self.mean[:, None]) / self.spread[:, None]
-        parts: Floats = np.log(self.share / self.spread)[:, None] - away**2 / 2
-        return parts
-
-
-def _fit(at: Floats, counts: Floats, rate: float) -> Mixture:
-    """With known shares. At first, the highest scores are those of wrong labels."""
-    share = np.array([1 - rate, rate])
-    wrong = (np.cumsum(counts) > (1 - rate) * counts.sum()).astype(np.float64)
-    for _ in range(STEPS):
-        weight = counts * np.stack([1 - wrong, wrong])
-        total = np.maximum(weight.sum(1), 1e-9)  # an empty component: its place does not matter
-        mean = weight @ at / total
-        variance = (weight * (at - mean[:, None]) ** 2).sum(1) / total
-        found = Mixture(share, mean, np.maximum(np.sqrt(variance), NARROWEST * (at[-1] - at[0])))
-        right, other = found.parts(at)
-        before, wrong = wrong, _logistic(np.clip(other - right, -MOST, MOST))
-        if np.abs(wrong - before).max() < 1e-6:
-            break
+    order = np.lexsort((-likely, scores))  # falling where scores are the same, so that they come out the same
+    least = 1 / (1 + len(scores))  # of so many, none is certain
+    odds = logit(np.clip(isotonic_regression(likely[order]).x, least, 1 - least))
+    shift = brentq(lambda shift: float(expit(odds + shift).mean()) - rate, -FAR, FAR)
+    found = np.empty(len(scores))
+    found[order] = expit(odds + shift)
     return found
