@@ -10,7 +10,7 @@ import torch
 from torch.testing import assert_close
 
 from curriculoss import GCE, MAE, AutoLoss, RobustLoss, Scaled, decompose, expected_initial_margin, soft_margin
-from curriculoss.auto import AWAY, BACK, CLEAN, MEMORY, NARROWING, SPREAD, WIDEST
+from curriculoss.auto import AWAY, BACK, CLEAN, LATER, MEMORY, NARROWING, SPREAD, WIDEST
 from curriculoss.monitor import Monitor
 from curriculoss.training.spec import RunSpec
 from curriculoss.training.task import make_criterion, make_network, make_task
@@ -143,7 +143,7 @@ def test_the_last_layer_may_be_part_of_it():
     assert fused.likelihood == pytest.approx(float(plain.likelihood), rel=1e-6) != pytest.approx(0.01, rel=1e-6)
 
 
-@pytest.mark.parametrize(("num_classes", "alpha"), [(2, 0.6366), (10, 0.8647), (100, 0.2), (1000, 0.05)])
+@pytest.mark.parametrize(("num_classes", "alpha"), [(2, 0.7837), (10, 0.8647), (100, 0.2), (1000, 0.05)])
 def test_the_more_classes_the_wider_it_starts(num_classes, alpha):
     assert float(AutoLoss(num_classes).bell.alpha) == pytest.approx(alpha, rel=1e-4)
 
@@ -173,7 +173,16 @@ def test_it_sees_how_many_labels_are_wrong_and_narrows_accordingly(num_classes, 
         criterion(known.scatter_add(1, true[:, None], torch.full((256, 1), 9.0)).requires_grad_(), given)
         alphas.append(float(criterion.bell.alpha))
     assert float(criterion.noise_rate) == pytest.approx(rate, abs=0.03)
-    assert alphas[-1] == pytest.approx(CLEAN / (1 - rate) ** NARROWING, rel=0.05)
+    assert alphas[-1] == pytest.approx(CLEAN / (1 - rate) ** (NARROWING + LATER), rel=0.05)
+
+
+@pytest.mark.parametrize(("likelihood", "power"), [(0.3, NARROWING + LATER / 16), (0.6, NARROWING + LATER), (0.9, 0.9)])
+def test_it_narrows_once_more_when_the_right_labels_are_learned(likelihood, power):
+    criterion = AutoLoss(5)
+    criterion.lowest.fill_(0.1)  # of one that is wrong and four that are all the others: a quarter of 0.4
+    criterion.likelihood.fill_(likelihood)
+    assert float(criterion.noise_rate) == pytest.approx(0.4)
+    assert float(criterion.bell.alpha) == pytest.approx(CLEAN / 0.6**power)
 
 
 @pytest.mark.parametrize("likelihood", [1e-4, 0.01, 0.1, 0.3, 0.49])

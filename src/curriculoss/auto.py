@@ -5,14 +5,15 @@ bell is robust: where the network is sure that a label is wrong, it has no weigh
 gives every label a low margin, the lower the more classes there are, and under a narrow bell none would be learned. So
 the bell narrows as the given labels become likelier, and the further the more of them are wrong:
 
-    α = 20·p̄,   at most α₀/(1 − ρ)^0.6 and 1.9/|log(p̄/(1 − p̄))|,   at least 0.05.
+    α = 20·p̄,   at most α₀/(1 − ρ)^(0.6 + 0.3·c⁴) and 1.9/|log(p̄/(1 − p̄))|,   at least 0.05.
 
 p̄ is the mean probability of the given labels over the last steps. Before training it is about 1/K: with many classes
 the bell starts wide, at 0.05 so wide that all labels weigh alike. Wrong labels cannot hurry it: they are those that do
 not become likelier. log(p̄/(1 − p̄)) is the margin of a label as likely as they are on average: its weight is never below
 0.45 of the peak. And ρ is the noise rate, seen from ranks: a label that is wrong at random is the lowest of itself and
 m others in about one of m + 1 cases, a right one hardly ever once something is known. Labels that are taken for a
-similar class do not count as noise here: they cannot be told from hard samples. α₀ is 0.42 or, with more than 130
+similar class do not count as noise here: they cannot be told from hard samples. c = p̄/(1 − ρ), at most 1, is how much
+of the right labels is learned: near 1, wrong ones are all that is left to learn. α₀ is 0.42 or, with more than 130
 classes, whose margins spread further, 2.25/|E[Δ]|, where E[Δ] is the expected initial margin.
 
 A bell also pushes on what is learned already, and holds nothing back that has gone wrong far enough. So where steps are
@@ -40,7 +41,7 @@ from curriculoss.margin import mapped, soft_margin, wide
 
 WIDEST, CLEAN = 0.05, 0.42  # α before anything is known with very many classes, and at last if no label is wrong
 SPREAD = 2.25  # that times |E[Δ]|, at most
-NARROWING = 0.6  # the power of 1 − ρ
+NARROWING, LATER, LATE = 0.6, 0.3, 4  # the power of 1 − ρ, what comes to it once all is learned, and the power of c
 REACH = 1.9  # α times the margin of an average label, at most
 GAIN = 20.0  # α over p̄
 OTHERS = 4  # m
@@ -129,7 +130,9 @@ class AutoLoss(RobustLoss):
     def bell(self) -> Bell:
         """What it weighs with now."""
         p = wide(self.likelihood)
-        robust = self.clean / (1 - self.noise_rate) ** NARROWING
+        right = 1 - self.noise_rate
+        learned = (p / right).clamp(max=1.0)  # more if wrong labels are learned, too
+        robust = self.clean / right ** (NARROWING + LATER * learned**LATE)
         learning = -REACH / p.clamp(max=SURE).logit()  # labels likelier than a half have a margin above 0
         alpha = torch.minimum(GAIN * p, torch.minimum(robust, learning))
         return Bell(alpha.clamp(min=WIDEST), wide(self.size))  # p̄ may start at 1e-5

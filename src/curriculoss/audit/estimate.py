@@ -15,8 +15,8 @@ Both are fitted by maximum likelihood in every epoch, to the counts as they are 
 At first the network knows too little, and its errors look like wrong labels. At last it knows more, but where classes
 are alike people err as it does, and that is not seen any more. So where most of the noise is at random, since ranks see
 it, and the network is mostly right, the second half of the epochs is believed; otherwise the second quarter, in which
-both mistakes are there, and of about the same size on CIFAR-10N and CIFAR-100N. The estimate is the median over these
-epochs, the interval that of all of their fits.
+both mistakes are there, and of about the same size on CIFAR-10N and CIFAR-100N. The estimate is the rate that is
+likeliest for all of these epochs together, the interval that of all of their fits.
 
 A fit also says how likely a label with such a gap, or of such a rank, is wrong. The mean over these epochs, made to
 rise with the score and to have the rate as its mean, is the probability that a sample's label is wrong: its true class
@@ -25,6 +25,7 @@ is then taken to be the suggested one.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -99,6 +100,7 @@ class Sign(NamedTuple):
     """What a row of gaps, or of ranks, says."""
 
     rates: Floats  # by counts as they are, and by those drawn again
+    support: Floats  # log likelihood of each of the SHARES of all samples
     starts: NDArray[Any]  # of each group but the first
     likely: Floats  # that a label in each group is wrong
 
@@ -123,15 +125,21 @@ def noise_rate(
     competent = float((gaps[half] > 0).mean()) > COMPETENT * (1 - found)
     first = count // 4
     chosen = range(count)[half if at_random and competent else slice(first, max(first + 1, count // 2))]
-    rate = float(np.median(rates[chosen, 0]))
+    of_gaps, of_ranks = _together(by_gaps, chosen), _together(by_ranks, chosen)
+    rate = max(of_gaps, of_ranks)
     low, high = np.quantile(rates[chosen], [0.025, 0.975]).tolist()
     least = UNSEEN / gaps.shape[1]
+    interval = max(0.0, min(low, rate - least)), min(1.0, max(high, rate + least))
     likely = np.zeros(gaps.shape[1])
     for epoch in chosen:
-        clear = by_gaps[epoch].rates[0] > by_ranks[epoch].rates[0]
-        seen = by_gaps[epoch].of(-gaps[epoch]) if clear else by_ranks[epoch].of(ranks[epoch])
+        seen = by_gaps[epoch].of(-gaps[epoch]) if of_gaps > of_ranks else by_ranks[epoch].of(ranks[epoch])
         likely += seen / len(chosen)
-    return rate, (max(0.0, min(low, rate - least)), min(1.0, max(high, rate + least))), likely
+    return rate, interval, likely
+
+
+def _together(signs: list[Sign], chosen: Iterable[int]) -> float:
+    """The likeliest rate, if it is the same in all of these epochs."""
+    return float(SHARES[np.sum([signs[epoch].support for epoch in chosen], axis=0).argmax()])
 
 
 def _by_gaps(against: Floats, chance: np.random.Generator) -> Sign:
@@ -145,14 +153,16 @@ def _by_gaps(against: Floats, chance: np.random.Generator) -> Sign:
     chances = refused / np.maximum(total, 1)  # few samples leave groups empty
     drawn = chance.binomial(total, chances, size=(BOOTSTRAPS, len(total)))
     counts = np.vstack([refused, drawn])
-    shares, likely = _likeliest(counts, falling, total / total.sum())
-    return Sign(shares * counts.sum(1) / len(size), edges[:-1], np.array([0.0, *likely]))
+    shares, support, likely = _likeliest(counts, falling, total / total.sum())
+    most = refused.sum() / len(size)  # no more can be seen to be wrong
+    of_all = np.interp(SHARES, most * SHARES, support, right=-np.inf)
+    return Sign(shares * counts.sum(1) / len(size), of_all, edges[:-1], np.array([0.0, *likely]))
 
 
 def _by_ranks(ranks: NDArray[np.int64], num_classes: int, chance: np.random.Generator) -> Sign:
     """Of two classes, a label that is not the first is the last: ranks say nothing."""
     if num_classes == 2:
-        return Sign(np.zeros(1 + BOOTSTRAPS), np.array([1]), np.zeros(2))
+        return Sign(np.zeros(1 + BOOTSTRAPS), np.zeros(len(SHARES)), np.array([1]), np.zeros(2))
     edges = np.unique(np.geomspace(1, num_classes, GROUPS).astype(np.int64))  # each rank, then groups of many
     rank = np.arange(num_classes)
     scale = np.geomspace(0.02, num_classes / 2, 30)[:, None, None]
@@ -161,18 +171,20 @@ def _by_ranks(ranks: NDArray[np.int64], num_classes: int, chance: np.random.Gene
     anywhere = np.diff([1, *edges]) / (num_classes - 1)
     counts = np.add.reduceat(np.bincount(ranks, minlength=num_classes), [0, *edges[:-1]])
     drawn = chance.multinomial(len(ranks), counts / len(ranks), size=BOOTSTRAPS)
-    shares, likely = _likeliest(np.vstack([counts, drawn]), falling, anywhere)
-    return Sign(shares, edges[:-1], likely)
+    shares, support, likely = _likeliest(np.vstack([counts, drawn]), falling, anywhere)
+    return Sign(shares, support, edges[:-1], likely)
 
 
-def _likeliest(counts: NDArray[Any], falling: Floats, spread: Floats) -> tuple[Floats, Floats]:
+def _likeliest(counts: NDArray[Any], falling: Floats, spread: Floats) -> tuple[Floats, Floats, Floats]:
     """Of each row of counts in M groups: the share that is spread, where the rest falls as one of the (S, M). Of the
-    first row also how likely one in each group is of those spread."""
+    first row also the log likelihood of each share, and how likely one in each group is of those spread."""
     share = SHARES[:, None, None]
     mixed = np.maximum((1 - share) * falling + share * spread, 1e-12)  # groups that nobody should be in
-    best = (counts @ np.log(mixed).reshape(-1, len(spread)).T).argmax(1)
+    fit = counts @ np.log(mixed).reshape(-1, len(spread)).T
+    best = fit.argmax(1)
     shares: Floats = SHARES[best // len(falling)]
-    return shares, shares[0] * spread / mixed.reshape(-1, len(spread))[best[0]]
+    likely = shares[0] * spread / mixed.reshape(-1, len(spread))[best[0]]
+    return shares, fit[0].reshape(len(SHARES), -1).max(1), likely
 
 
 def probabilities(scores: Floats, likely: Floats, rate: float) -> Floats:
