@@ -88,9 +88,9 @@ class Bell:
 class AutoLoss(RobustLoss):
     """Drop-in for `nn.CrossEntropyLoss` without a hyperparameter: `AutoLoss(num_classes)(logits, target)`.
 
-    It follows the network while it is trained: when called with gradients enabled, and not after `eval()`. What it has
-    seen is in its `state_dict`, to be saved with the model's. `noise_rate` is its guess how many labels are wrong at
-    random, `bell` what it weighs with.
+    It follows the network while it is trained: when called with gradients enabled, and not after `eval()`. A loop that
+    weighs samples itself tells it how by `follow`, after `eval()`. What it has seen is in its `state_dict`, to be saved
+    with the model's. `noise_rate` is its guess how many labels are wrong at random, `bell` what it weighs with.
     """
 
     likelihood: Tensor  # p̄
@@ -156,18 +156,28 @@ class AutoLoss(RobustLoss):
             self._follow(batch.margin.detach(), batch.margin.detach().sigmoid(), target, logits)
         return batch.primary(self.bell)
 
+    def follow(self, logits: Tensor, target: Tensor, sample_weight: Tensor) -> None:
+        """See a batch of class indices in which samples count as told, without a loss of it."""
+        margin = soft_margin(logits.detach(), target, ignore_index=self.ignore_index)
+        self._see(margin, margin.sigmoid(), target, logits.detach(), sample_weight)
+
     def _follow(self, margin: Tensor, likelihood: Tensor, target: Tensor, logits: Tensor | None) -> None:
         following = self.training and torch.is_grad_enabled()
-        if not following or (not torch.compiler.is_compiling() and mapped()):
-            return
+        if following and (torch.compiler.is_compiling() or not mapped()):
+            self._see(margin, likelihood, target, logits, torch.ones_like(margin))
+
+    def _see(
+        self, margin: Tensor, likelihood: Tensor, target: Tensor, logits: Tensor | None, sample_weight: Tensor
+    ) -> None:
         counted = target != self.ignore_index
+        weight = sample_weight.where(counted, 0.0)
         lowest = torch.zeros_like(likelihood) if logits is None else self._is_lowest(logits, target.where(counted, 0))
         size = margin.abs().where(margin.isfinite(), 0.0)  # a class that does not exist tells nothing about size
         seen = {"likelihood": (likelihood, MEMORY), "lowest": (lowest, MEMORY), "size": (size, QUICK)}
         sound = likelihood.where(counted, 0.0).sum().isfinite() & counted.any()  # else it diverged, or all is ignored
         for name, (each, memory) in seen.items():
             kept = getattr(self, name)
-            mean = each.where(counted, 0.0).sum() / counted.sum()
+            mean = (each.where(counted, 0.0) * weight).sum() / weight.sum()
             kept.lerp_(mean.to(kept.dtype).where(sound, kept), 1 - memory)
 
     def _is_lowest(self, logits: Tensor, target: Tensor) -> Tensor:

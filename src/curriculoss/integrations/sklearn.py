@@ -117,6 +117,8 @@ class RobustClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  #
             order = counted[torch.randperm(len(counted), generator=generator)].to(self.device)
             for index in order.tensor_split(batches):
                 logits = self.network_(inputs[index])
+                if isinstance(criterion, AutoLoss):
+                    criterion.eval().follow(logits, target[index], share[index])
                 loss = (criterion(logits, target[index]) * share[index]).mean()
                 optimizer.zero_grad()
                 loss.backward()
