@@ -13,7 +13,7 @@ from scipy import sparse
 from curriculoss import soft_margin
 from curriculoss.audit import audit, estimate_noise
 from curriculoss.audit import score as scores
-from curriculoss.audit.estimate import NoiseEstimate, noise_rate, probabilities
+from curriculoss.audit.estimate import NoiseEstimate, Sign, _together, noise_rate, probabilities
 from curriculoss.audit.output import safe, unsafe
 from curriculoss.audit.recipe import recipe
 from curriculoss.audit.trajectories import Recorder, Trajectories, hard_margin, rank_of_label, signed_gap
@@ -246,6 +246,15 @@ def test_ranks_of_very_many_classes_are_counted_in_groups():
     chance = np.random.default_rng(0)
     ranks = np.where(chance.random((3, 5000)) < 0.3, chance.integers(1, 20_000, (3, 5000)), 0)
     assert abs(noise_rate(np.zeros((3, 5000)), ranks, 20_000)[0] - 0.3) < 0.03
+
+
+def test_epochs_have_one_rate_and_the_surer_ones_count_more():
+    share = np.linspace(0, 1, 201)
+    signs = [
+        Sign(np.zeros(1), -((share - at) ** 2) * sure, np.zeros(0), np.zeros(1)) for at, sure in [(0.2, 1), (0.6, 3)]
+    ]
+    assert _together(signs, [0, 1]) == pytest.approx(0.5)
+    assert _together(signs, [0]) == pytest.approx(0.2)
 
 
 def test_few_samples_have_a_wide_interval():
