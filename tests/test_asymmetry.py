@@ -115,6 +115,14 @@ def test_largest_noise_ratio_of_a_design():
     assert Designed(lambda x: (x < 0.3).double()).max_noise_ratio == 0.0
 
 
+@pytest.mark.parametrize("width", [0.5, 0.05, 0.005])
+def test_a_notch_decides_however_narrow_it_is(width):
+    def notched(margin):
+        return MAE().weight(margin) * (1 - 0.9 * torch.exp(-(((margin - 0.3) / width) ** 2)))
+
+    assert Designed(notched).max_noise_ratio == pytest.approx(0.1, rel=1e-6)
+
+
 def spread_over_logits(curriculum: Curriculum, num_classes: int) -> float:
     """How much Σ_y l(Δ_y) varies from sample to sample, on the scale of the loss."""
     generator = torch.Generator().manual_seed(num_classes)

@@ -141,6 +141,17 @@ def test_no_samples_are_refused() -> None:
         simulate_initial_margins(10, 0)
 
 
+def test_what_is_no_number_of_classes_or_samples_is_refused() -> None:
+    with pytest.raises(
+        ValueError, match=r"expected_initial_margin expects num_classes <= 1e\+18, got num_classes=1000"
+    ):
+        expected_initial_margin(10**400)
+    with pytest.raises(TypeError, match=r"expects an integer num_samples >= 1, got num_samples=2.5"):
+        simulate_initial_margins(10, 2.5)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"expects a torch.Generator or None, got generator=3"):
+        simulate_initial_margins(10, generator=3)  # type: ignore[arg-type]
+
+
 def test_fewer_samples_are_afforded_of_more_classes() -> None:
     assert [affordable_samples(k) for k in (2, 100, 20_000, 10**6)] == [10_000, 10_000, 3355, 100]
 

@@ -220,7 +220,12 @@ def test_copies_compute_the_same(loss):
         (("mae",), {}, TypeError, "expects a loss such as .*, got 'mae'"),
         ((CE(),), {"reduction": "avg"}, ValueError, "expects reduction 'mean', 'sum' or 'none', got 'avg'"),
         ((CE(),), {"reduction": None}, ValueError, "expects reduction 'mean', 'sum' or 'none', got None"),
-        ((CE(),), {"class_weight": torch.ones(2, 2)}, ValueError, r"a number for each class, got shape \(2, 2\)"),
+        (
+            (CE(),),
+            {"class_weight": torch.ones(2, 2)},
+            ValueError,
+            r"a number for each class, got torch.float32 \(2, 2\)",
+        ),
         ((CE(), "sum"), {}, TypeError, "positional argument"),
     ],
 )
@@ -412,18 +417,51 @@ def test_scale_follows_a_loss_or_normalisation_that_is_changed_between_epochs():
         criterion.reduction = "bogus"
 
 
+def test_what_is_refused_is_not_in_force():
+    endless, criterion = Designed(lambda margin: margin.clamp(min=0)), RobustLoss(GCE(0.3))
+    with pytest.raises(ValueError, match="no largest weight"):
+        criterion.loss = endless
+    assert criterion.loss == GCE(0.3) and criterion.scale == RobustLoss(GCE(0.3)).scale
+    criterion = RobustLoss(endless, normalize=False)
+    with pytest.raises(ValueError, match="no largest weight"):
+        criterion.normalize = True
+    assert not criterion.normalize and criterion.scale == 1.0
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs"),
+    [(CE(), {}), (GLS(0.1), {"label_smoothing": 0.1})],
+    ids=["ce", "gls"],
+)
+def test_probabilities_have_the_gradient_that_cross_entropy_gives_them_also_where_they_are_0(ours, theirs):
+    logits, shares = draw(6, 5), F.one_hot(labels(6, num_classes=5), 5).double().requires_grad_()
+    expected = torch.autograd.grad(F.cross_entropy(logits, shares, **theirs), shares)
+    found = torch.autograd.grad(RobustLoss(ours)(logits, shares), shares)
+    assert_close(found, expected)
+    logits[0, (shares[0] == 0).nonzero()[0]] = -math.inf  # a class that does not exist, and is not the label
+    assert RobustLoss(ours)(logits, shares).isfinite()
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [
         (lambda c, x, y: c(x, y.double()), "or probabilities in the shape of the logits"),
-        (lambda c, x, y: c(x, x[:, 1:]), r"logits \(6, 5\) and torch.float64 target \(6, 4\)"),
+        (lambda c, x, y: c(x, x[:, 1:]), r"logits torch.float64 \(6, 5\) and target torch.float64 \(6, 4\)"),
         (lambda c, x, y: c(x, torch.nn.functional.one_hot(y, 5)), r"target\.argmax\(1\)"),
         (lambda c, x, y: c(x, y.to("meta")), "on one device, got cpu and meta"),
         (lambda c, x, y: c.linear(x, torch.nn.Linear(5, 5), None, y), "floating-point weight, got Linear"),
         (lambda c, x, y: RobustLoss(MAE(), ignore_index=1)(x, x.softmax(1)), "ignore_index=1"),
         (lambda c, x, y: RobustLoss(MAE(), ignore_index=None), "integer ignore_index, got None"),
         (lambda c, x, y: RobustLoss(MAE(), class_weight="a"), "a number for each class, got 'a'"),
-        (lambda c, x, y: RobustLoss(MAE(), class_weight=torch.ones(5, 1)), r"got shape \(5, 1\)"),
+        (lambda c, x, y: RobustLoss(MAE(), class_weight=torch.ones(5, 1)), r"got torch.float32 \(5, 1\)"),
+        (
+            lambda c, x, y: RobustLoss(MAE(), class_weight=torch.ones(5) * 1j),
+            "number for each class, got torch.complex",
+        ),
+        (lambda c, x, y: setattr(c, "class_weight", torch.ones(5, 2)), r"each class, got torch.float32 \(5, 2\)"),
+        (lambda c, x, y: c(x, x.softmax(1).to("meta")), "on one device, got cpu and meta"),
+        (lambda c, x, y: c.linear(x, x[:5].to("meta"), None, y), "on one device, got cpu, meta, cpu"),
+        (lambda c, x, y: c.linear(x, x[:5].float(), None, y), "of one dtype, got torch.float64, torch.float32"),
     ],
 )
 def test_mistakes_are_answered_with_what_was_expected(call, message):

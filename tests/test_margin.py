@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.autograd import gradcheck, gradgradcheck
 from torch.testing import assert_close
 
+from curriculoss import RobustLoss
 from curriculoss import margin as module
 from curriculoss.curricula import CE, FL, GCE, MAE, SCE, Scaled
 from curriculoss.margin import soft_margin
@@ -206,6 +207,27 @@ def test_masked_label_has_margin_minus_infinity_and_finite_gradients():
         (grad,) = gradient(lambda x, c=curriculum: c.loss(soft_margin(x, target)), logits)
         assert grad.isfinite().all()
         assert_close(grad[1].abs().sum(), 2 * curriculum.weight(end), rtol=1e-12, atol=0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, F64, *HALVES], ids=str)
+def test_a_row_without_any_class_has_a_masked_label(dtype):
+    logits, target = draw(4, 3).to(dtype), labels(4, num_classes=3)
+    logits[1] = -INF
+    logits.requires_grad_()
+    margin = soft_margin(logits, target)
+    assert margin[1] == -INF and margin[[0, 2, 3]].isfinite().all()
+    for value in (RobustLoss(MAE())(logits, target), RobustLoss(MAE(), class_weight=torch.ones(3))(logits, target)):
+        assert value.isfinite() and torch.autograd.grad(value, logits)[0].isfinite().all()
+    assert RobustLoss(CE(), reduction="none")(logits, target)[1] == INF
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, F64], ids=str)
+def test_the_lowest_number_there_is_is_a_logit_like_any_other(dtype):
+    logits = torch.full((2, 5), torch.finfo(dtype).min, dtype=dtype)
+    logits[1, 0] = 0.0
+    margin = soft_margin(logits, torch.tensor([0, 0]))
+    assert_close(margin[0].item(), -math.log(4), rtol=4 * torch.finfo(dtype).eps, atol=0)
+    assert 1e38 < margin[1] < INF
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32, F64], ids=str)

@@ -439,3 +439,29 @@ def test_what_is_no_tensor_is_refused():
 def test_prior_is_over_the_classes_of_the_logits():
     with pytest.raises(ValueError, match="CR expects a prior over 4 classes, got 5 numbers"):
         CR(1.0, PRIOR).per_sample(torch.zeros(2, 4), torch.zeros(2, dtype=torch.int64))
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (
+            lambda x, y: NCE().per_sample(x, y, class_weight=torch.ones(9)),
+            r"class_weight of 5 numbers, got torch.float32 \(9,",
+        ),
+        (lambda x, y: NCE().per_sample(x, x[:1].softmax(1)), r"got logits \(6, 5\) and target \(1, 5\)"),
+        (lambda x, y: NCE().parts(x[0], y[0]), r"expects logits \(N, K\) .*, got logits \(5,\) and target \(\)"),
+    ],
+)
+def test_shapes_that_do_not_belong_together_are_refused(call, message):
+    with pytest.raises(ValueError, match=message):
+        call(draw(6, 5), labels(6, num_classes=5))
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning:torch")  # the compiler uses what torch itself has deprecated
+@pytest.mark.parametrize("kind", ["indices", "probabilities"])
+def test_compiled_peers_are_drawn_for_batches_of_any_size(kind):
+    criterion = torch.compile(RobustLoss(PeerLoss(MAE())), fullgraph=True, backend="aot_eager")
+    for size in (8, 5, 7):
+        logits, target = draw(size, 5).requires_grad_(), labels(size, num_classes=5)
+        criterion(logits, target if kind == "indices" else logits.detach().softmax(1)).backward()
+        assert logits.grad.isfinite().all() and logits.grad.abs().sum() > 0

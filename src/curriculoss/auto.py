@@ -20,6 +20,7 @@ A bell also pushes on what is learned already, and holds nothing back that has g
 too large for the network, its margins run away, to thousands, and nothing weighs any more. Where the mean size of the
 margins over the last steps is above 16/α, which it seldom is otherwise, the loss is therefore GCE with q = 4/size for
 as long: its weight p^q (1 − p) reaches as far as the margins do, and falls as cross entropy's where labels are learned.
+The mean is a geometric one, of 1 + |Δ|: a few labels that are masked by a large number do not make it large.
 
 The numbers were chosen by single runs with fixed scales and other gains: the narrower and the sooner, the more robust,
 the wider and the later, the more is learned. results/auto says on which data, and how it does there and elsewhere.
@@ -28,6 +29,7 @@ the wider and the later, the more is learned. results/auto says on which data, a
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -37,7 +39,7 @@ from curriculoss.batch import Batch
 from curriculoss.curricula import MAE, Curriculum, Scaled
 from curriculoss.initial import checked_num_classes, expected_initial_margin
 from curriculoss.loss import RobustLoss
-from curriculoss.margin import mapped, soft_margin, wide
+from curriculoss.margin import check_logits, kind_and_shape, mapped, soft_margin, wide
 
 WIDEST, CLEAN = 0.05, 0.42  # α before anything is known with very many classes, and at last if no label is wrong
 SPREAD = 2.25  # that times |E[Δ]|, at most
@@ -48,7 +50,8 @@ OTHERS = 4  # m
 MOST = 0.95  # of ρ: at first nothing is known, and all labels look wrong
 SURE = 0.499  # of p̄, beyond which REACH is no limit any more
 MEMORY = 0.98  # what a step leaves of the means so far: about fifty steps count
-QUICK = 0.7  # the same of the mean size of margins, which may double in a few steps
+QUICK = 0.7  # the same of the size of margins, which may double in a few steps
+NONE = 1e30  # a margin as large is that of a class that does not exist, and tells nothing about size
 AWAY = 16.0  # α times that size, at most
 BACK = 4.0  # q times that size, beyond
 PEAK = MAE().peak.weight
@@ -89,13 +92,14 @@ class AutoLoss(RobustLoss):
     """Drop-in for `nn.CrossEntropyLoss` without a hyperparameter: `AutoLoss(num_classes)(logits, target)`.
 
     It follows the network while it is trained: when called with gradients enabled, and not after `eval()`. A loop that
-    weighs samples itself tells it how by `follow`, after `eval()`. What it has seen is in its `state_dict`, to be saved
+    weighs samples itself tells it how by `follow`, after `eval()`; so does one that differentiates by `torch.func`,
+    inside of which nothing can be remembered. What it has seen is in its `state_dict`, to be saved
     with the model's. `noise_rate` is its guess how many labels are wrong at random, `bell` what it weighs with.
     """
 
     likelihood: Tensor  # p̄
     lowest: Tensor  # the share of labels that are lower than m others
-    size: Tensor  # of margins
+    size: Tensor  # of margins, a mean
 
     def __init__(
         self,
@@ -114,6 +118,11 @@ class AutoLoss(RobustLoss):
         self.register_buffer("likelihood", torch.tensor(1 / self.num_classes))
         self.register_buffer("lowest", torch.tensor(1 / (1 + self.others)))
         self.register_buffer("size", torch.tensor(0.0))
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name == "loss" and "loss" in self.__dict__:
+            raise AttributeError("AutoLoss sets its loss itself: for one of your choice take RobustLoss")
+        super().__setattr__(name, value)
 
     @property
     def curriculum(self) -> Curriculum | None:
@@ -147,8 +156,7 @@ class AutoLoss(RobustLoss):
 
     def of_batch(self, batch: Batch) -> Tensor:
         target, logits = batch.target, batch.logits.detach()
-        if logits.shape[1] != self.num_classes:
-            raise ValueError(f"AutoLoss expects logits of {self.num_classes} classes, got {logits.shape[1]}")
+        self._check_classes(logits.shape[1])
         if target.is_floating_point():
             likelihood, target = (logits.softmax(1) * target).sum(1), target.argmax(1)
             self._follow(soft_margin(logits, target), likelihood, target, logits)
@@ -158,6 +166,11 @@ class AutoLoss(RobustLoss):
 
     def follow(self, logits: Tensor, target: Tensor, sample_weight: Tensor) -> None:
         """See a batch of class indices in which samples count as told, without a loss of it."""
+        check_logits(logits, target, "AutoLoss")
+        self._check_classes(logits.shape[1])
+        if not isinstance(sample_weight, Tensor) or sample_weight.shape != target.shape:
+            got = kind_and_shape(sample_weight)
+            raise ValueError(f"AutoLoss expects a weight of each sample, in the shape of the target, got {got}")
         margin = soft_margin(logits.detach(), target, ignore_index=self.ignore_index)
         self._see(margin, margin.sigmoid(), target, logits.detach(), sample_weight)
 
@@ -172,13 +185,23 @@ class AutoLoss(RobustLoss):
         counted = target != self.ignore_index
         weight = sample_weight.where(counted, 0.0)
         lowest = torch.zeros_like(likelihood) if logits is None else self._is_lowest(logits, target.where(counted, 0))
-        size = margin.abs().where(margin.isfinite(), 0.0)  # a class that does not exist tells nothing about size
-        seen = {"likelihood": (likelihood, MEMORY), "lowest": (lowest, MEMORY), "size": (size, QUICK)}
-        sound = likelihood.where(counted, 0.0).sum().isfinite() & counted.any()  # else it diverged, or all is ignored
-        for name, (each, memory) in seen.items():
+        size = margin.abs().log1p().where(margin.abs() < NONE, 0.0)
+        each = torch.stack([likelihood, lowest.to(likelihood.dtype), size]).where(counted, 0.0) * weight
+        means = each.flatten(1).sum(1) / weight.sum()
+        sound = means.isfinite().all()  # else it diverged, or nothing counts
+        for name, mean, memory in (
+            ("likelihood", means[0], MEMORY),
+            ("lowest", means[1], MEMORY),
+            ("size", means[2].expm1(), QUICK),
+        ):
             kept = getattr(self, name)
-            mean = (each.where(counted, 0.0) * weight).sum() / weight.sum()
-            kept.lerp_(mean.to(kept.dtype).where(sound, kept), 1 - memory)
+            mean = mean.clamp(max=torch.finfo(kept.dtype).max).to(kept.dtype)
+            kept.lerp_(mean.where(sound, kept), 1 - memory)
+
+    def _check_classes(self, num_classes: int) -> None:
+        if num_classes != self.num_classes:
+            raise ValueError(f"AutoLoss expects logits of {self.num_classes} classes, got {num_classes}")
+        super()._check_classes(num_classes)
 
     def _is_lowest(self, logits: Tensor, target: Tensor) -> Tensor:
         """Of each sample, whether m other labels are all higher: other ones from sample to sample, without chance."""

@@ -109,7 +109,8 @@ class Batch:
         share = self.target.to(value.dtype)
         if self.class_weight is not None:
             share = share * _along_classes(self.class_weight.to(value.dtype), self.logits)
-        return (value * share).masked_fill(share == 0, 0.0).sum(1)  # an impossible class may have an infinite loss
+        impossible = (share == 0) & (value == math.inf)  # 0·inf; any other value is the gradient of its share
+        return (value.masked_fill(impossible, 0.0) * share).sum(1)
 
     def surprise(self, share: Tensor, *, weighted: bool = True, mean: bool = True) -> Tensor:
         """Σ_i v_i·w_i (−log p_i) over the classes that exist; 0 where ignored, or where the label is masked.

@@ -10,6 +10,7 @@ import copy
 import inspect
 import math
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
@@ -17,6 +18,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from curriculoss.initial import buffers_kept
 from curriculoss.margin import kind_and_shape, soft_margin
 
 Loss = Callable[..., Any]
@@ -49,12 +51,31 @@ def decompose(loss_fn: Loss, logits: Tensor, target: Tensor) -> Decomposition:
     """Weight and direction of every sample's gradient under `loss_fn(logits, target)`, any differentiable loss.
 
     The loss is called with `reduction="none"` where it offers that, with the whole batch if each sample then gets what
-    it gets alone, and otherwise one sample at a time; in float64, or in the dtype of `logits` if it refuses that. It is
-    of the standard form if no sample's loss hangs on the others or on chance, every gradient is along −∇Δ, and every
+    it gets alone, and otherwise one sample at a time; in float64, or in the dtype of `logits` if it refuses that. One
+    that learns while it is called, such as AutoLoss, is measured in eval mode and left as it was. It is of the standard
+    form if no sample's loss hangs on the others or on chance, every gradient is along −∇Δ, and every
     weight is that of a probe: a sample with the same margin, another label and other logits.
     """
     if not callable(loss_fn):
         raise TypeError(f"decompose expects a function of (logits, target), such as RobustLoss(MAE()), got {loss_fn!r}")
+    with buffers_kept(loss_fn), _evaluated(loss_fn):
+        return _decompose(loss_fn, logits, target)
+
+
+@contextmanager
+def _evaluated(loss_fn: Loss) -> Iterator[None]:
+    """In eval mode, every module of it."""
+    training = [module for module in loss_fn.modules() if module.training] if isinstance(loss_fn, nn.Module) else []
+    for module in training:
+        module.training = False
+    try:
+        yield
+    finally:
+        for module in training:
+            module.training = True
+
+
+def _decompose(loss_fn: Loss, logits: Tensor, target: Tensor) -> Decomposition:
     margin, direction = _margins(logits, target)
     form, dtype, found = _differentiate(loss_fn, logits.detach(), target)
     gradients = found.gradients.double()

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from curriculoss.curricula.base import Curriculum, check_curriculum, is_finite
+from curriculoss.curricula.base import LARGEST, Curriculum, check_curriculum, is_finite
 from curriculoss.curricula.derived import Scaled, Shifted
 from curriculoss.curricula.families import CE
 from curriculoss.curricula.registry import suggestion
@@ -80,10 +80,11 @@ def simulate_initial_margins(
 ) -> Tensor:
     """Margins of i.i.d. scores N(0, σ²), one a sample; the same every time unless a generator is given."""
     num_classes = checked_num_classes("simulate_initial_margins", num_classes)
-    if num_samples < 1:
-        raise ValueError(f"simulate_initial_margins expects num_samples >= 1, got num_samples={num_samples}")
+    num_samples = _checked("simulate_initial_margins", "num_samples", num_samples, 1)
     if not is_finite(sigma) or sigma < 0:
         raise ValueError(f"simulate_initial_margins expects a finite sigma >= 0, got sigma={sigma!r}")
+    if generator is not None and not isinstance(generator, torch.Generator):
+        raise TypeError(f"simulate_initial_margins expects a torch.Generator or None, got generator={generator!r}")
     generator = generator or torch.Generator().manual_seed(0)
     rows = max(1, CHUNK // num_classes)
     parts = []
@@ -113,7 +114,7 @@ def measure_initial_margins(
     """
     parts = []
     device = next((x.device for x in model.parameters()), None) if isinstance(model, nn.Module) else None
-    with torch.no_grad(), _random_state_kept(device), _buffers_kept(model):
+    with torch.no_grad(), _random_state_kept(device), buffers_kept(model):
         for batch in batches:
             if not isinstance(batch, (tuple, list)) or len(batch) != 2 or not isinstance(batch[1], Tensor):
                 size = f" of {len(batch)}" if isinstance(batch, (tuple, list)) else ""
@@ -138,7 +139,7 @@ def _random_state_kept(device: torch.device | None) -> Iterator[None]:
 
 
 @contextmanager
-def _buffers_kept(model: object) -> Iterator[None]:
+def buffers_kept(model: object) -> Iterator[None]:
     """Put back every buffer's content and, where a module replaces its buffers, the buffer itself."""
     modules = model.modules() if isinstance(model, nn.Module) else ()
     kept = [(m._buffers, name, b, None if b is None else b.clone()) for m in modules for name, b in m._buffers.items()]
@@ -297,10 +298,15 @@ def percent(share: float) -> str:
 
 def checked_num_classes(caller: str, num_classes: int) -> int:
     """As a plain integer: numpy's and torch's are ones, too."""
+    return _checked(caller, "num_classes", num_classes, 2)
+
+
+def _checked(caller: str, name: str, value: int, least: int) -> int:
     try:
-        number = operator.index(num_classes)
+        number = operator.index(value)
     except TypeError:
-        raise TypeError(f"{caller} expects an integer num_classes >= 2, got num_classes={num_classes!r}") from None
-    if number < 2:
-        raise ValueError(f"{caller} expects num_classes >= 2, got num_classes={number}")
+        raise TypeError(f"{caller} expects an integer {name} >= {least}, got {name}={value!r}") from None
+    if not least <= number <= LARGEST:
+        limit = f"{name} >= {least}" if number < least else f"{name} <= {LARGEST:g}"
+        raise ValueError(f"{caller} expects {limit}, got {name}={number!s:.30}")
     return number

@@ -57,9 +57,15 @@ def linear_soft_margin(
             f"{None if bias is None else tuple(bias.shape)} and {tuple(target.shape)}"
         )
     check_num_classes(weight.shape[0])
+    devices = [str(x.device) for x in (hidden, weight, bias, target) if x is not None]
+    if len(set(devices)) > 1:
+        raise ValueError(f"linear_soft_margin expects all tensors on one device, got {', '.join(devices)}")
     if autocast(hidden) and torch.float64 not in (hidden.dtype, weight.dtype):
         half = torch.get_autocast_dtype(hidden.device.type)
         hidden, weight, bias = hidden.to(half), weight.to(half), None if bias is None else bias.to(half)
+    dtypes = [str(x.dtype) for x in (hidden, weight, bias) if x is not None]
+    if len(set(dtypes)) > 1:
+        raise TypeError(f"linear_soft_margin expects hidden, weight and bias of one dtype, got {', '.join(dtypes)}")
     if mapped():  # a transform wants plain steps
         logits = F.linear(hidden, weight, bias)
         return soft_margin(logits.reshape(-1, len(weight)), target.reshape(-1), ignore_index=ignore_index).reshape(

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from curriculoss.batch import Batch, weight_of
 from curriculoss.curricula import Curriculum
 from curriculoss.linear import linear_soft_margin
-from curriculoss.margin import autocast, check_logits, kind, standard_loss, wide
+from curriculoss.margin import autocast, check_logits, kind_and_shape, standard_loss, wide
 from curriculoss.regularized import Regularized
 
 REDUCTIONS = ("mean", "sum", "none")
@@ -29,6 +29,7 @@ class RobustLoss(nn.Module):
     """
 
     class_weight: Tensor | None
+    scale: float  # one over what normalisation divides by
 
     def __init__(
         self,
@@ -54,9 +55,12 @@ class RobustLoss(nn.Module):
             raise ValueError(f"RobustLoss expects reduction 'mean', 'sum' or 'none', got {value!r}")
         if name == "ignore_index" and not isinstance(value, int):
             raise TypeError(f"RobustLoss expects an integer ignore_index, got {value!r}")
+        if name == "class_weight" and value is not None:
+            value = _as_weights(value)
+        if name == "loss" or (name == "normalize" and "loss" in self.__dict__):  # first what may be refused
+            loss, normalize = (value, self.normalize) if name == "loss" else (self.loss, value)
+            self.scale = 1 / loss.unit_weight if normalize else 1.0
         super().__setattr__(name, value)
-        if name in ("loss", "normalize") and "loss" in self.__dict__:
-            self.scale = 1 / self.loss.unit_weight if self.normalize else 1.0
 
     @property
     def curriculum(self) -> Curriculum | None:
@@ -124,8 +128,11 @@ class RobustLoss(nn.Module):
         if not isinstance(logits, Tensor) or target.shape != logits.shape or not logits.dim():
             raise ValueError(
                 "RobustLoss expects int64 class indices, or probabilities in the shape of the logits, as target, "
-                f"got {kind(logits)} logits {_size(logits)} and {kind(target)} target {_size(target)}"
+                f"got logits {kind_and_shape(logits)} and target {kind_and_shape(target)}"
             )
+        if logits.device != target.device:
+            where = f"{logits.device} and {target.device}"
+            raise ValueError(f"RobustLoss expects logits and target on one device, got {where}")
         if self.ignore_index >= 0:
             raise ValueError(f"probabilities know no ignored class, got ignore_index={self.ignore_index}")
         label = logits.new_zeros(logits.shape[:1] + logits.shape[2:] if logits.dim() > 1 else (), dtype=torch.int64)
@@ -138,17 +145,13 @@ class RobustLoss(nn.Module):
             )
 
 
-def _size(value: object) -> tuple[int, ...]:
-    return tuple(getattr(value, "shape", ()))
-
-
 def _as_weights(given: Any) -> Tensor:
     try:
         weights = torch.as_tensor(given)
     except (TypeError, ValueError, RuntimeError):
         raise TypeError(f"RobustLoss expects class_weight as a number for each class, got {given!r}") from None
-    if weights.dim() != 1:
-        raise ValueError(f"RobustLoss expects class_weight as a number for each class, got shape {_size(weights)}")
+    if weights.dim() != 1 or weights.is_complex():
+        raise ValueError(f"RobustLoss expects class_weight as a number for each class, got {kind_and_shape(weights)}")
     return weights if weights.is_floating_point() else weights.to(torch.get_default_dtype())
 
 

@@ -43,11 +43,13 @@ def soft_margin(logits: Tensor, target: Tensor, *, ignore_index: int = -100) -> 
 
     `logits` is (N, K), (N, K, d1, ...) or (K,), `target` holds int64 class indices of the same shape
     without K. Ignored samples have margin 0 and no gradient. A class with logit -inf does not exist: if
-    all others are masked the margin is +inf with zero gradient, if the label is masked it is -inf. A logit
-    of +inf gives NaN, but for the label's own, which is the largest margin there is.
+    all others are masked the margin is +inf with zero gradient, if the label is masked it is -inf, also where
+    all is masked. A logit of +inf gives NaN, but for the label's own, which is the largest margin there is.
     Half-precision logits are computed in float32 and give float32 margins.
     """
     check_logits(logits, target, "soft_margin")
+    if not isinstance(ignore_index, int):
+        raise TypeError(f"soft_margin expects an integer ignore_index, got {ignore_index!r}")
     if logits.dim() == 1:
         return soft_margin(logits.unsqueeze(0), target.unsqueeze(0), ignore_index=ignore_index).squeeze(0)
     margin: Tensor = _apply(logits, target, ignore_index, None, 1.0, "none")[0]
@@ -202,23 +204,24 @@ def _others(block: Tensor) -> tuple[Tensor, Tensor]:
     return top, exp_(block.sub_(top)).sum(1, keepdim=True)
 
 
-def _exponentials(logits: Tensor, index: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """`top`, `total` and exp(s_i − top), 0 in the label's place. Of many numbers on a CPU `top` may be the label's own,
-    which saves masking a copy of the logits, unless all others drown beside it: their sum must keep its digits."""
+def _exponentials(logits: Tensor, index: Tensor) -> tuple[Tensor, Tensor, Tensor, bool]:
+    """`top`, `total` and exp(s_i − top), 0 in the label's place, and whether the lowest number stood there. Of many
+    numbers on a CPU `top` may be the label's own, which saves masking a copy of the logits, unless all others drown
+    beside it: their sum must keep its digits."""
     if logits.is_cpu and logits.numel() >= MANY and not transformed():
         top = logits.amax(1, keepdim=True)
         others = exp_(logits - top).scatter_(1, index, 0.0)
         total = others.sum(1, keepdim=True)
         if float(total.amin()) > DROWNED:  # false for NaN, too
-            return top, total, others
+            return top, total, others, False
     others = logits.scatter(1, index, LOWEST[logits.dtype])
-    return *_others(others), others
+    return *_others(others), others, True
 
 
 def _margin(label: Tensor, top: Tensor, total: Tensor, ignored: Tensor | None, exact: bool = True) -> Tensor:
     """Uses up `label`, the logits of the labels. Unless `exact`, 3e38 may stand for +inf, which is one to any loss."""
-    if exact:
-        total = total.masked_fill(top == LOWEST[top.dtype], 0.0)
+    if exact:  # what stood in the label's place counts where nothing is higher
+        total = (total - (top == LOWEST[top.dtype]).to(total.dtype)).masked_fill(label == -math.inf, 1.0)
     margin = label.sub_(top).sub_(total.log())
     return margin if ignored is None else margin.masked_fill_(ignored, 0.0)
 
@@ -294,8 +297,8 @@ class _SoftMargin(Function):
         if logits.dtype not in LOWEST:
             logits = logits.float()
         label, index, ignored = _labels(logits, index, ignore_index)
-        top, total, others = _exponentials(logits, index)
-        margin = _margin(label, top, total, ignored, exact=shape is None)
+        top, total, others, stood = _exponentials(logits, index)
+        margin = _margin(label, top, total, ignored, exact=stood and shape is None)
         return with_losses((margin, others, total), ignored, shape, scale, reduction)
 
     @staticmethod

@@ -15,7 +15,7 @@ from curriculoss.curricula import CE, MAE, Curriculum
 from curriculoss.curricula.base import check_curriculum, check_number, is_finite
 from curriculoss.curricula.families import AUL
 from curriculoss.curricula.registry import register
-from curriculoss.margin import kind, soft_margin
+from curriculoss.margin import kind, kind_and_shape, soft_margin
 
 
 class Parts(NamedTuple):
@@ -66,6 +66,9 @@ class Regularized(ABC):
     ) -> Tensor:
         """The loss of each sample, on the scale of its paper, 0 where ignored."""
         self._check(logits, target)
+        if class_weight is not None and class_weight.shape != logits.shape[1:2]:
+            got = kind_and_shape(class_weight)
+            raise ValueError(f"{type(self).__name__} expects class_weight of {logits.shape[1]} numbers, got {got}")
         return self.of(Batch(logits, target, class_weight, ignore_index))
 
     def parts(self, logits: Tensor, target: Tensor, *, ignore_index: int = -100) -> Parts:
@@ -78,6 +81,11 @@ class Regularized(ABC):
         for name, value in (("logits", logits), ("target", target)):
             if not isinstance(value, Tensor):
                 raise TypeError(f"{type(self).__name__} expects a tensor as {name}, got {kind(value)}")
+        if logits.dim() < 2 or (target.is_floating_point() and target.shape != logits.shape):
+            raise ValueError(
+                f"{type(self).__name__} expects logits (N, K) or (N, K, d1, ...) and class indices, or probabilities "
+                f"in the shape of the logits, got logits {tuple(logits.shape)} and target {tuple(target.shape)}"
+            )
 
 
 def _filled(batch: Batch, value: float) -> Tensor:
@@ -249,9 +257,10 @@ class CR(Regularized):
 class PeerLoss(Regularized):
     """Peer loss: each sample's loss minus α times what it would pay for the label of a random other sample.
 
-    Peers are drawn from the labels of the batch that are not ignored, anew at every call, with `generator` or torch's
-    own. Of an unbounded curriculum, such as CE, it is unbounded below if α > 0: logits grow for ever, at a rate of α,
-    unless weight decay or early stopping holds them. A bounded one, such as `PeerLoss(MAE())`, does not need that.
+    Peers are drawn from the labels of the batch that are not ignored, anew at every call, with `generator` (which
+    torch.compile does not take) or torch's own. Of an unbounded curriculum, such as CE, it is unbounded below if α > 0:
+    logits grow for ever, at a rate of α, unless weight decay or early stopping holds them. A bounded one, such as
+    `PeerLoss(MAE())`, does not need that.
 
     Liu & Guo, ICML 2020.
     """
@@ -292,14 +301,18 @@ class PeerLoss(Regularized):
     def _peers(self, target: Tensor, ignore_index: int) -> Tensor:
         """Targets of random samples, one for each sample that is not ignored."""
         if target.is_floating_point():
-            rows = max(1, len(target))  # an empty batch draws nothing, but from something
-            return target[torch.randint(rows, target.shape[:1], generator=self.generator, device=target.device)]
+            return target[self._draw(target.shape[:1], target.device) % max(1, len(target))]
         labels = target.flatten()
         ignored = labels == ignore_index
         usable = torch.argsort(ignored.int(), stable=True)  # first the samples that are not ignored
-        draw = torch.randint(2**62, labels.shape, generator=self.generator, device=target.device)
-        peers = labels[usable[draw % (~ignored).sum().clamp(min=1)]]  # at least 1, for a batch that is ignored whole
+        count = (~ignored).sum().clamp(min=1)  # at least 1, for a batch that is ignored whole
+        peers = labels[usable[self._draw(labels.shape, target.device) % count]]
         return torch.where(ignored, labels, peers).view_as(target)
+
+    def _draw(self, shape: torch.Size, device: torch.device) -> Tensor:
+        if self.generator is None:  # torch.compile, told of one, be it None, takes no batch of another size
+            return torch.randint(2**62, shape, device=device)
+        return torch.randint(2**62, shape, generator=self.generator, device=device)
 
 
 class ActivePassive(Regularized):

@@ -74,11 +74,24 @@ def max_noise_ratio(weight: Weight) -> float:
         x, s = u.exp() / 2, v.exp() / 2
         return ratio(_logit(x, 1 - x), _logit(1 - s, s), _logit(1 - x - s, x + s))
 
+    def slow(margin: Tensor, v: Tensor) -> Tensor:  # x of that margin, and h as a share of 1 − x
+        p, c = margin.sigmoid(), (-margin).sigmoid()
+        h, rest = c * v.exp(), -c * v.expm1()
+        return ratio(margin, _logit(p + h, rest), _logit(h, p + rest))
+
+    # Where the loss falls slowest there may be a notch too narrow for a grid, but not for the integral's own nodes.
+    nodes = integral.inner()
+    nodes = nodes[nodes.abs() < 40]
+    rate = weight(nodes) / (nodes.sigmoid() * (-nodes).sigmoid())
+    least = ((rate[1:-1] <= rate[:-2]) & (rate[1:-1] <= rate[2:])).nonzero().flatten()
+    least = least[rate[least + 1].argsort()[:500]]
+    notches = nodes[torch.cat([least, least + 1, least + 2]).unique()]  # each between its neighbours
+
     best = 1.0  # at x = 0
     ends = torch.cat([_line(-680, -44, 107), _line(-40, 0, 101)])
-    for family in (low, high, across):
-        u, v = ends, ends
-        for _ in range(6):
+    grids = (low, ends, ends), (high, ends, ends), (across, ends, ends), (slow, notches, ends)
+    for family, u, v in (*grids, (slow, notches, _line(-40, -40, 1))):  # at last h → 0
+        for _ in range(6 if len(u) else 0):
             value = family(u[:, None], v[None, :])
             best = min(best, float(value.min()))
             i, j = divmod(int(value.argmin()), len(v))

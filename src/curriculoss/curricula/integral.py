@@ -61,8 +61,11 @@ class Integral:
         return bool(2 * last <= before)
 
     def _inner(self, knots: Tensor) -> Tensor:
-        """The nodes inside all panels."""
         return (knots[:-1, None] + knots.diff()[:, None] * self.nodes).flatten()
+
+    def inner(self) -> Tensor:
+        """The nodes inside all panels."""
+        return self._inner(self.knots)
 
     def _between(self, low: Tensor, high: Tensor) -> Tensor:
         nodes, weights = self.nodes.to(low.device), self.node_weights.to(low.device)
@@ -88,7 +91,7 @@ class Integral:
 
     def worst(self) -> float | None:
         """A margin where the weight is negative, infinite or NaN, if there is one among the nodes."""
-        margin = torch.cat([self.knots, self._inner(self.knots)])
+        margin = torch.cat([self.knots, self.inner()])
         weight = self.weight(margin)
         wrong = margin[~((weight >= 0) & (weight < math.inf))]
         return float(wrong[wrong.abs().argmin()]) if len(wrong) else None
@@ -98,7 +101,7 @@ class Integral:
 
         A weight that still grows by a twentieth over the last three decades, as log(log Δ) does, has no bound.
         """
-        margin = torch.cat([self.knots, self._inner(self.knots)]).sort().values
+        margin = torch.cat([self.knots, self.inner()]).sort().values
         weight = self.weight(margin)
         best = int(weight.argmax())
         for end, side in ((0, -1), (-1, 1)):
