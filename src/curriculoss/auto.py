@@ -28,18 +28,20 @@ the wider and the later, the more is learned. results/auto says on which data, a
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd import Function
 from torch.nn import functional as F
 
 from curriculoss.batch import Batch
 from curriculoss.curricula import MAE, Curriculum, Scaled
 from curriculoss.initial import checked_num_classes, expected_initial_margin
 from curriculoss.loss import RobustLoss
-from curriculoss.margin import check_logits, kind_and_shape, mapped, soft_margin, wide
+from curriculoss.margin import call, check_logits, kind_and_shape, mapped, soft_margin, transformed, wide
 
 WIDEST, CLEAN = 0.05, 0.42  # α before anything is known with very many classes, and at last if no label is wrong
 SPREAD = 2.25  # that times |E[Δ]|, at most
@@ -71,21 +73,53 @@ class Bell:
         return self.alpha * self.size > AWAY
 
     def loss(self, margin: Tensor) -> Tensor:
-        exact, (q, peak) = wide(margin), self._back()
-        bell = MAE().loss(exact * self.alpha) / (PEAK * self.alpha)
-        back = -torch.expm1(-q * F.softplus(-exact)) / (q * peak)
-        return torch.where(self.away, back, bell).to(margin.dtype)
+        value: Tensor = call(_Loss, margin, self.alpha, self.size)
+        return value
 
     def weight(self, margin: Tensor) -> Tensor:
-        exact, (q, peak) = wide(margin), self._back()
+        exact = wide(margin)
         bell = MAE().weight(exact * self.alpha) / PEAK
-        back = torch.exp(-q * F.softplus(-exact)) * torch.sigmoid(-exact) / peak
-        return torch.where(self.away, back, bell).to(margin.dtype)
+        return self._unless_away(bell, lambda q, peak: _gce_weight(exact, q) / peak).to(margin.dtype)
 
-    def _back(self) -> tuple[Tensor, Tensor]:
-        """q, and the largest weight of GCE(q)."""
+    def _loss(self, margin: Tensor) -> Tensor:
+        exact = wide(margin)
+        bell = torch.sigmoid(-self.alpha * exact) / (PEAK * self.alpha)
+        return self._unless_away(bell, lambda q, peak: _gce_loss(exact, q) / peak).to(margin.dtype)
+
+    def _unless_away(self, bell: Tensor, back: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
+        """The bell, or what calls margins back, given q and the largest weight of GCE(q)."""
+        away = self.away
+        if away.is_cpu and not transformed() and not away:  # elsewhere a look would mean waiting
+            return bell
         q = BACK / torch.clamp(self.size, min=BACK)  # GCE has q <= 1; margins that small are not away
-        return q, q**q / (1 + q) ** (1 + q)
+        return torch.where(away, back(q, q**q / (1 + q) ** (1 + q)), bell)
+
+
+def _gce_loss(margin: Tensor, q: Tensor) -> Tensor:
+    return torch.expm1(-q * F.softplus(-margin)) / -q
+
+
+def _gce_weight(margin: Tensor, q: Tensor) -> Tensor:
+    return torch.exp(-q * F.softplus(-margin)) * torch.sigmoid(-margin)
+
+
+class _Loss(Function):
+    """The loss of a bell, whose gradient is its weight. (That of `torch.where` takes in the branch not taken.)"""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(margin: Tensor, alpha: Tensor, size: Tensor) -> Tensor:
+        return Bell(alpha, size)._loss(margin)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor], output: Tensor) -> None:
+        ctx.save_for_backward(*inputs)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
+        margin, alpha, size = ctx.saved_tensors
+        return -grad * Bell(alpha, size).weight(margin), None, None
 
 
 class AutoLoss(RobustLoss):
@@ -97,9 +131,8 @@ class AutoLoss(RobustLoss):
     with the model's. `noise_rate` is its guess how many labels are wrong at random, `bell` what it weighs with.
     """
 
-    likelihood: Tensor  # p̄
-    lowest: Tensor  # the share of labels that are lower than m others
-    size: Tensor  # of margins, a mean
+    seen: Tensor  # the means so far: likelihood, lowest, size
+    gain: Tensor  # what a step adds to each
 
     def __init__(
         self,
@@ -115,9 +148,8 @@ class AutoLoss(RobustLoss):
         self.num_classes = checked_num_classes("AutoLoss", num_classes)
         self.others = min(OTHERS, self.num_classes - 1)
         self.clean = min(CLEAN, SPREAD / max(SPREAD, -expected_initial_margin(self.num_classes)))
-        self.register_buffer("likelihood", torch.tensor(1 / self.num_classes))
-        self.register_buffer("lowest", torch.tensor(1 / (1 + self.others)))
-        self.register_buffer("size", torch.tensor(0.0))
+        self.register_buffer("seen", torch.tensor([1 / self.num_classes, 1 / (1 + self.others), 0.0]))
+        self.register_buffer("gain", torch.tensor([1 - MEMORY, 1 - MEMORY, 1 - QUICK]), persistent=False)
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name == "loss" and "loss" in self.__dict__:
@@ -128,6 +160,21 @@ class AutoLoss(RobustLoss):
     def curriculum(self) -> Curriculum | None:
         """None that stays the same; see `bell`."""
         return None
+
+    @property
+    def likelihood(self) -> Tensor:
+        """p̄."""
+        return self.seen[0]
+
+    @property
+    def lowest(self) -> Tensor:
+        """The share of labels that are lower than m others."""
+        return self.seen[1]
+
+    @property
+    def size(self) -> Tensor:
+        """Of margins."""
+        return self.seen[2]
 
     @property
     def noise_rate(self) -> Tensor:
@@ -187,16 +234,10 @@ class AutoLoss(RobustLoss):
         lowest = torch.zeros_like(likelihood) if logits is None else self._is_lowest(logits, target.where(counted, 0))
         size = margin.abs().log1p().where(margin.abs() < NONE, 0.0)
         each = torch.stack([likelihood, lowest.to(likelihood.dtype), size]).where(counted, 0.0) * weight
-        means = each.flatten(1).sum(1) / weight.sum()
+        chance, rank, size = each.flatten(1).sum(1).div(weight.sum()).unbind()
+        means = torch.stack([chance, rank, size.expm1()]).clamp(max=torch.finfo(self.seen.dtype).max)
         sound = means.isfinite().all()  # else it diverged, or nothing counts
-        for name, mean, memory in (
-            ("likelihood", means[0], MEMORY),
-            ("lowest", means[1], MEMORY),
-            ("size", means[2].expm1(), QUICK),
-        ):
-            kept = getattr(self, name)
-            mean = mean.clamp(max=torch.finfo(kept.dtype).max).to(kept.dtype)
-            kept.lerp_(mean.where(sound, kept), 1 - memory)
+        self.seen.lerp_(means.to(self.seen.dtype).where(sound, self.seen), self.gain)
 
     def _check_classes(self, num_classes: int) -> None:
         if num_classes != self.num_classes:
