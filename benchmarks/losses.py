@@ -32,7 +32,7 @@ from benchmarks.timing import (
     verdict,
     write_csv,
 )
-from curriculoss import MAE, Curriculum, RobustLoss, Scaled, Shifted, available, get
+from curriculoss import MAE, AutoLoss, Curriculum, RobustLoss, Scaled, Shifted, available, get
 
 SHAPES = ((128, 10), (128, 100), (512, 1_000), (1_024, 10_000), (512, 128_000))
 BASELINE = "F.cross_entropy"
@@ -49,7 +49,7 @@ def time_limit(num_classes: int) -> float:
 
 
 class Contender(NamedTuple):
-    kind: str  # "baseline", "standard" (targets apply), "two terms" or "public code"
+    kind: str  # "baseline", "standard" (targets apply), "two terms", "auto" or "public code"
     criterion: Criterion
 
 
@@ -72,7 +72,7 @@ def public_sce(logits: Tensor, target: Tensor, q: float = 0.7) -> Tensor:
     return (1 - q) * F.cross_entropy(logits, target) + q * reverse
 
 
-def contenders() -> dict[str, Contender]:
+def contenders(num_classes: int) -> dict[str, Contender]:
     found: dict[str, Contender] = {BASELINE: Contender("baseline", F.cross_entropy)}
     seen: list[Any] = []
     for name in available():
@@ -82,6 +82,7 @@ def contenders() -> dict[str, Contender]:
             found[name] = Contender("standard" if isinstance(loss, Curriculum) else "two terms", RobustLoss(loss))
     found["mae, scaled"] = Contender("standard", RobustLoss(Scaled(MAE(), 0.5)))
     found["mae, shifted"] = Contender("standard", RobustLoss(Shifted(MAE(), 2.5)))
+    found["AutoLoss"] = Contender("auto", AutoLoss(num_classes))
     for name, public in (("mae", public_mae), ("gce", public_gce), ("sce", public_sce)):
         found[f"{name}, public code"] = Contender("public code", public)
     return found
@@ -164,9 +165,9 @@ def budget(numbers: int, quick: bool) -> Budget:
 
 def measure(neighbour: str, shapes: list[tuple[int, int]], quick: bool) -> list[Cell]:
     cells = []
-    all_losses = contenders()
     with progress_bar() as progress:
         for samples, classes in shapes:
+            all_losses = contenders(classes)
             generator = torch.Generator().manual_seed(classes)
             logits = torch.randn(samples, classes, generator=generator).requires_grad_()
             target = torch.randint(classes, (samples,), generator=generator)

@@ -108,7 +108,7 @@ def progress_bar() -> Progress:
 def machine() -> dict[str, Any]:
     """What a ratio may depend on besides the code."""
     return {
-        "cpu": _cpu_model(),
+        "cpu": f"{_cpu_model()} ({torch.backends.cpu.get_cpu_capability()})",
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
         "python": platform.python_version(),
