@@ -23,7 +23,9 @@ INF = math.inf
 HALVES = [torch.float16, torch.bfloat16]
 
 
-@pytest.fixture(params=[{}, {"MANY": 1}, {"BLOCK": 16}], ids=["one block", "large", "many blocks"], autouse=True)
+@pytest.fixture(
+    params=[{}, {"SOME": 1, "MANY": 1}, {"BLOCK": 16}], ids=["one block", "large", "many blocks"], autouse=True
+)
 def block(request, monkeypatch):
     for name, value in request.param.items():
         monkeypatch.setattr(module, name, value)
