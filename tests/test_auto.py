@@ -329,12 +329,47 @@ def test_another_number_of_classes_is_an_error(num_classes):
 
 
 def test_its_loss_is_its_own_and_samples_are_weighed_one_by_one():
-    with pytest.raises(AttributeError, match="for one of your choice take RobustLoss"):
-        AutoLoss(3).loss = MAE()
+    for name, value in (("loss", MAE()), ("normalize", True)):
+        with pytest.raises(AttributeError, match=f"for a {name} of your choice take RobustLoss"):
+            setattr(AutoLoss(3), name, value)
     logits, target = batch(8, 3)
     for weight, got in ((1.0, "got float"), (torch.ones(8, 1), r"got torch.float32 \(8, 1\)")):
         with pytest.raises(ValueError, match=f"a weight of each sample, in the shape of the target, {got}"):
             AutoLoss(3).follow(logits, target, weight)
+
+
+def test_what_learns_beside_the_network_is_not_remembered():
+    criterion, (logits, target) = AutoLoss(3), batch(8, 3)
+    shares, weight = torch.zeros(8, 3, requires_grad=True), torch.ones(8, requires_grad=True)
+    for _ in range(2):
+        criterion(logits, shares.softmax(1)).backward()
+        criterion.follow(logits, target, weight.exp())
+    assert not criterion.seen.requires_grad and shares.grad.abs().sum() > 0
+
+
+def test_precision_of_buffers_weights_and_logits_may_differ():
+    logits, target = batch(4000, 10, dtype=torch.float32)
+    plain = AutoLoss(10)
+    plain.follow(logits, target, torch.ones(4000))
+    for weight in (torch.full((4000,), 100.0, dtype=torch.float16), torch.ones(4000, dtype=torch.float64)):
+        other = AutoLoss(10).double()
+        other.follow(logits, target, weight)
+        assert_close(other.seen, plain.seen.double(), rtol=1e-5, atol=0)
+
+
+def test_samples_without_weight_may_hold_anything_and_one_sample_needs_no_batch():
+    logits, target = batch(8, 3)
+    some, all_of_them = AutoLoss(3), AutoLoss(3)
+    some.follow(logits[:6], target[:6], torch.ones(6))
+    bad = logits.detach().clone()
+    bad[6:] = torch.nan
+    all_of_them.follow(bad, target, torch.tensor([*[1.0] * 6, 0.0, -1.0]))
+    assert_close(some.seen, all_of_them.seen)
+    one, batched = AutoLoss(3), AutoLoss(3)
+    one.follow(logits[0], target[0], torch.ones(()))
+    batched.follow(logits[:1], target[:1], torch.ones(1))
+    assert_close(one.seen, batched.seen)
+    assert (one.seen != AutoLoss(3).seen).any()
 
 
 def test_to_be_measured_leaves_no_trace():

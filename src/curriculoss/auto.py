@@ -152,8 +152,8 @@ class AutoLoss(RobustLoss):
         self.register_buffer("gain", torch.tensor([1 - MEMORY, 1 - MEMORY, 1 - QUICK]), persistent=False)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if name == "loss" and "loss" in self.__dict__:
-            raise AttributeError("AutoLoss sets its loss itself: for one of your choice take RobustLoss")
+        if name in ("loss", "normalize") and name in self.__dict__:
+            raise AttributeError(f"AutoLoss sets its loss itself: for a {name} of your choice take RobustLoss")
         super().__setattr__(name, value)
 
     @property
@@ -202,7 +202,7 @@ class AutoLoss(RobustLoss):
         return self.bell.loss(margin)
 
     def of_batch(self, batch: Batch) -> Tensor:
-        target, logits = batch.target, batch.logits.detach()
+        target, logits = batch.target.detach(), batch.logits.detach()
         self._check_classes(logits.shape[1])
         if target.is_floating_point():
             likelihood, target = (logits.softmax(1) * target).sum(1), target.argmax(1)
@@ -214,12 +214,15 @@ class AutoLoss(RobustLoss):
     def follow(self, logits: Tensor, target: Tensor, sample_weight: Tensor) -> None:
         """See a batch of class indices in which samples count as told, without a loss of it."""
         check_logits(logits, target, "AutoLoss")
+        if logits.dim() == 1:
+            logits, target, sample_weight = logits.unsqueeze(0), target.unsqueeze(0), sample_weight.unsqueeze(0)
         self._check_classes(logits.shape[1])
         if not isinstance(sample_weight, Tensor) or sample_weight.shape != target.shape:
             got = kind_and_shape(sample_weight)
             raise ValueError(f"AutoLoss expects a weight of each sample, in the shape of the target, got {got}")
-        margin = soft_margin(logits.detach(), target, ignore_index=self.ignore_index)
-        self._see(margin, margin.sigmoid(), target, logits.detach(), sample_weight)
+        logits = logits.detach()
+        margin = soft_margin(logits, target, ignore_index=self.ignore_index)
+        self._see(margin, margin.sigmoid(), target, logits, sample_weight.detach().to(margin.dtype))
 
     def _follow(self, margin: Tensor, likelihood: Tensor, target: Tensor, logits: Tensor | None) -> None:
         following = self.training and torch.is_grad_enabled()
@@ -229,13 +232,14 @@ class AutoLoss(RobustLoss):
     def _see(
         self, margin: Tensor, likelihood: Tensor, target: Tensor, logits: Tensor | None, sample_weight: Tensor
     ) -> None:
-        counted = target != self.ignore_index
+        counted = (target != self.ignore_index) & (sample_weight > 0)
         weight = sample_weight.where(counted, 0.0)
         lowest = torch.zeros_like(likelihood) if logits is None else self._is_lowest(logits, target.where(counted, 0))
         size = margin.abs().log1p().where(margin.abs() < NONE, 0.0)
         each = torch.stack([likelihood, lowest.to(likelihood.dtype), size]).where(counted, 0.0) * weight
         chance, rank, size = each.flatten(1).sum(1).div(weight.sum()).unbind()
-        means = torch.stack([chance, rank, size.expm1()]).clamp(max=torch.finfo(self.seen.dtype).max)
+        means = torch.stack([chance, rank, size.expm1()])
+        means = means.clamp(max=min(torch.finfo(x.dtype).max for x in (means, self.seen)))
         sound = means.isfinite().all()  # else it diverged, or nothing counts
         self.seen.lerp_(means.to(self.seen.dtype).where(sound, self.seen), self.gain)
 

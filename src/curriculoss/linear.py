@@ -43,7 +43,8 @@ def linear_soft_margin(
     instead of remembering, so memory is one block of logits, whatever the number of classes.
     """
     for name, value in (("hidden", hidden), ("weight", weight), ("bias", bias)):
-        if value is not None and not (isinstance(value, Tensor) and value.is_floating_point()):
+        optional = name == "bias" and value is None
+        if not optional and not (isinstance(value, Tensor) and value.is_floating_point()):
             raise TypeError(f"linear_soft_margin expects a floating-point {name}, got {kind(value)}")
     check_target(target, "linear_soft_margin")
     if (
