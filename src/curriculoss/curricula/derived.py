@@ -82,8 +82,8 @@ class Designed(Curriculum):
     """A curriculum from a weight function of one's own; the loss follows as l(Δ) = ∫_Δ^∞ w.
 
     `weight_function` maps a float64 tensor of margins to weights ≥ 0, element by element, in torch operations. What is
-    narrower than a fiftieth of a margin may be overlooked. If ∫^∞ w diverges, the loss is counted from Δ = 0 instead. If w grows without bound, its peak is infinite, and
-    `RobustLoss` takes it with `normalize=False` alone.
+    narrower than a fiftieth of a margin may be overlooked. If ∫^∞ w diverges, the loss is counted from Δ = 0 instead.
+    If w grows without bound, its peak is infinite, and `RobustLoss` takes it with `normalize=False` alone.
     """
 
     weight_function: Callable[[Tensor], Tensor]
