@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from functools import partial
 
 import pytest
 import torch
@@ -11,7 +10,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 from torch.autograd import gradcheck, gradgradcheck
-from torch.nn import functional as F
 from torch.testing import assert_close
 
 from curriculoss import RobustLoss
@@ -214,16 +212,15 @@ def test_masked_label_has_margin_minus_infinity_and_finite_gradients():
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, F64, *HALVES], ids=str)
-def test_without_any_class_there_is_no_margin(dtype):
+def test_a_row_without_any_class_has_a_masked_label(dtype):
     logits, target = draw(4, 3).to(dtype), labels(4, num_classes=3)
     logits[1] = -INF
-    weighed = RobustLoss(MAE(), class_weight=torch.ones(3), reduction="none")
-    for value in (
-        soft_margin(logits, target),
-        RobustLoss(CE(), reduction="none")(logits, target),
-        weighed(logits, target),
-    ):
-        assert value.isnan().tolist() == [False, True, False, False]
+    logits.requires_grad_()
+    margin = soft_margin(logits, target)
+    assert margin[1] == -INF and margin[[0, 2, 3]].isfinite().all()
+    for value in (RobustLoss(MAE())(logits, target), RobustLoss(MAE(), class_weight=torch.ones(3))(logits, target)):
+        assert value.isfinite() and torch.autograd.grad(value, logits)[0].isfinite().all()
+    assert RobustLoss(CE(), reduction="none")(logits, target)[1] == INF
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, F64], ids=str)
@@ -235,11 +232,10 @@ def test_the_lowest_number_there_is_is_a_logit_like_any_other(dtype, others, lab
     logits[:, 2] = lowest if others == "lowest" else -INF
     logits[:, 0] = lowest if label == "lowest" else 0.0
     target, count = torch.tensor([0, 0]), {"lowest": 2, "lowest and masked": 1, "masked": 0}[others]
-    for loss in (RobustLoss(CE(), reduction="none"), partial(F.cross_entropy, reduction="none")):
-        assert_close(loss(logits, target), torch.full((2,), math.log1p(count) * (label == "lowest"), dtype=dtype))
-        q = 1 / (count + 1) if label == "lowest" else 0.0
-        expected = torch.tensor([-q * count, q * (count > 0), q * (count > 1)], dtype=dtype)
-        assert_close(gradient(lambda x, f=loss: f(x, target), logits)[0], expected.expand(2, 3))
+    if count and label == "lowest":
+        assert_close(soft_margin(logits, target), torch.full((2,), -math.log(count), dtype=dtype))
+    else:
+        assert (soft_margin(logits, target) > 1e38).all()
     assert soft_margin(logits, target).isinf().all() == (count == 0)
     q = 1 / max(count, 1)
     expected = torch.tensor([count > 0, -q * (count > 0), -q * (count > 1)], dtype=dtype)

@@ -28,7 +28,7 @@ SOME = 2**13  # numbers from which on a product and exp2 take less time than exp
 MANY = 2**14  # numbers from which on their passes cost more than calls do
 DROWNED = 1e-25  # at least this, and a sum of exponentials has all its digits in float32
 
-# Of the dtypes that we compute in: the least that `top` may be. Where all others are masked, -inf − -inf would be NaN.
+# Of the dtypes that we compute in: the least that `top` is. Where all others are masked, -inf − -inf would be NaN.
 LOWEST = {dtype: torch.finfo(dtype).min for dtype in (torch.float32, torch.float64)}
 
 
@@ -44,8 +44,8 @@ def soft_margin(logits: Tensor, target: Tensor, *, ignore_index: int = -100) -> 
 
     `logits` is (N, K), (N, K, d1, ...) or (K,), `target` holds int64 class indices of the same shape
     without K. Ignored samples have margin 0 and no gradient. A class with logit -inf does not exist: if
-    all others are masked the margin is +inf with zero gradient, if the label is masked it is -inf, if all is masked
-    NaN. A logit of +inf gives NaN, but for the label's own, which is the largest margin there is.
+    all others are masked the margin is +inf with zero gradient, if the label is masked it is -inf, also where all
+    is masked. A logit of +inf gives NaN, but for the label's own, which is the largest margin there is.
     Half-precision logits are computed in float32 and give float32 margins.
     """
     check_logits(logits, target, "soft_margin")
@@ -199,15 +199,22 @@ def walk(rows: int, numbers: int, block: int) -> Iterator[slice]:
         yield slice(start, min(rows, start + size))
 
 
-def _others(block: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """`top`, `total` and its logarithm; the block of logits, -inf in the label's place, becomes exp(s_i − top)."""
-    top = block.amax(1, keepdim=True).clamp_(min=LOWEST[block.dtype])
+def _others(block: Tensor, exact: bool = True) -> tuple[Tensor, Tensor, Tensor]:
+    """`top`, `total` and its logarithm; the block of logits becomes exp(s_i − top).
+
+    In the label's place it has -inf or, unless `exact`, LOWEST, which saves two calls and counts only where no other
+    logit is higher: there 3e38 stands for a margin of +inf, which it is to any loss, and others that are all LOWEST
+    are one too many.
+    """
+    top = block.amax(1, keepdim=True)
+    if exact:
+        top.clamp_(min=LOWEST[block.dtype])
     total = exp_(block.sub_(top)).sum(1, keepdim=True)
     log_total = total.log()
-    return top, total.clamp_(min=1.0), log_total  # it is 0 where there is nothing else, and backward divides by it
+    return top, total.clamp_(min=1.0) if exact else total, log_total  # backward divides by what may be 0
 
 
-def _exponentials(logits: Tensor, index: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def _exponentials(logits: Tensor, index: Tensor, exact: bool) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """`top`, `total`, its logarithm and exp(s_i − top), 0 in the label's place. Of many numbers on a CPU `top` may be
     the label's own, which saves masking a copy of the logits, unless all others drown beside it: their sum must keep
     its digits."""
@@ -217,12 +224,14 @@ def _exponentials(logits: Tensor, index: Tensor) -> tuple[Tensor, Tensor, Tensor
         total = others.sum(1, keepdim=True)
         if float(total.amin()) > DROWNED:  # false for NaN, too
             return top, total, total.log(), others
-    others = logits.scatter(1, index, -math.inf)
-    return *_others(others), others
+    others = logits.scatter(1, index, -math.inf if exact else LOWEST[logits.dtype])
+    return *_others(others, exact), others
 
 
-def _margin(label: Tensor, top: Tensor, log_total: Tensor, ignored: Tensor | None) -> Tensor:
+def _margin(label: Tensor, top: Tensor, log_total: Tensor, ignored: Tensor | None, exact: bool = True) -> Tensor:
     """Uses up `label`, the logits of the labels."""
+    if exact:  # a label that is masked together with all others would be -inf − -inf
+        log_total = log_total.masked_fill(label == -math.inf, 0.0)
     margin = label.sub_(top).sub_(log_total)
     return margin if ignored is None else margin.masked_fill_(ignored, 0.0)
 
@@ -298,8 +307,9 @@ class _SoftMargin(Function):
         if logits.dtype not in LOWEST:
             logits = logits.float()
         label, index, ignored = _labels(logits, index, ignore_index)
-        top, total, log_total, others = _exponentials(logits, index)
-        margin = _margin(label, top, log_total, ignored)
+        exact = shape is None
+        top, total, log_total, others = _exponentials(logits, index, exact)
+        margin = _margin(label, top, log_total, ignored, exact)
         return with_losses((margin, others, total), ignored, shape, scale, reduction)
 
     @staticmethod
