@@ -127,8 +127,8 @@ class AutoLoss(RobustLoss):
 
     It follows the network while it is trained: when called with gradients enabled, and not after `eval()`. A loop that
     weighs samples itself tells it how by `follow`, after `eval()`; so does one that differentiates by `torch.func`,
-    inside of which nothing can be remembered. What it has seen is in its `state_dict`, to be saved
-    with the model's. `noise_rate` is its guess how many labels are wrong at random, `bell` what it weighs with.
+    inside of which nothing can be remembered. What it has seen is in its `state_dict`, to be saved with the model's.
+    `noise_rate` is its guess how many labels are wrong at random, `bell` what it weighs with.
     """
 
     seen: Tensor  # the means so far: likelihood, lowest, size
@@ -214,12 +214,12 @@ class AutoLoss(RobustLoss):
     def follow(self, logits: Tensor, target: Tensor, sample_weight: Tensor) -> None:
         """See a batch of class indices in which samples count as told, without a loss of it."""
         check_logits(logits, target, "AutoLoss")
-        if logits.dim() == 1:
-            logits, target, sample_weight = logits.unsqueeze(0), target.unsqueeze(0), sample_weight.unsqueeze(0)
-        self._check_classes(logits.shape[1])
         if not isinstance(sample_weight, Tensor) or sample_weight.shape != target.shape:
             got = kind_and_shape(sample_weight)
             raise ValueError(f"AutoLoss expects a weight of each sample, in the shape of the target, got {got}")
+        if logits.dim() == 1:
+            logits, target, sample_weight = logits.unsqueeze(0), target.unsqueeze(0), sample_weight.unsqueeze(0)
+        self._check_classes(logits.shape[1])
         logits = logits.detach()
         margin = soft_margin(logits, target, ignore_index=self.ignore_index)
         self._see(margin, margin.sigmoid(), target, logits, sample_weight.detach().to(margin.dtype))

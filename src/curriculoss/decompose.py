@@ -53,8 +53,8 @@ def decompose(loss_fn: Loss, logits: Tensor, target: Tensor) -> Decomposition:
     The loss is called with `reduction="none"` where it offers that, with the whole batch if each sample then gets what
     it gets alone, and otherwise one sample at a time; in float64, or in the dtype of `logits` if it refuses that. One
     that learns while it is called, such as AutoLoss, is measured in eval mode and left as it was. It is of the standard
-    form if no sample's loss hangs on the others or on chance, every gradient is along −∇Δ, and every
-    weight is that of a probe: a sample with the same margin, another label and other logits.
+    form if no sample's loss hangs on the others or on chance, every gradient is along −∇Δ, and every weight is that of
+    a probe: a sample with the same margin, another label and other logits.
     """
     if not callable(loss_fn):
         raise TypeError(f"decompose expects a function of (logits, target), such as RobustLoss(MAE()), got {loss_fn!r}")
