@@ -239,6 +239,7 @@ class AutoLoss(RobustLoss):
         each = torch.stack([likelihood, lowest.to(likelihood.dtype), size]).where(counted, 0.0) * weight
         chance, rank, size = each.flatten(1).sum(1).div(weight.sum()).unbind()
         means = torch.stack([chance, rank, size.expm1()])
+        # In half precision, a size may be more than the buffer holds.
         means = means.clamp(max=min(torch.finfo(x.dtype).max for x in (means, self.seen)))
         sound = means.isfinite().all()  # else it diverged, or nothing counts
         self.seen.lerp_(means.to(self.seen.dtype).where(sound, self.seen), self.gain)
