@@ -115,6 +115,12 @@ def test_largest_noise_ratio_of_a_design():
     assert Designed(lambda x: (x < 0.3).double()).max_noise_ratio == 0.0
 
 
+@pytest.mark.parametrize("middle", [0.0, -2.75])
+def test_nothing_is_promised_of_a_design_with_a_hole(middle):
+    hole = Designed(lambda margin: MAE().weight(margin).masked_fill((margin - middle).abs() < 0.0363 / 2, 0.0))
+    assert hole.max_noise_ratio == 0.0
+
+
 @pytest.mark.parametrize("width", [0.5, 0.05, 0.005])
 def test_a_notch_decides_however_narrow_it_is(width):
     def notched(margin):

@@ -235,6 +235,7 @@ H, W, B, T = torch.zeros(4, 3), torch.zeros(5, 3), torch.zeros(5), torch.zeros(4
         ((H, W, B, T[:3]), ValueError, r"got \(4, 3\), \(5, 3\), \(5,\) and \(3,\)"),
         ((H.long(), W, B, T), TypeError, "floating-point hidden, got torch.int64"),
         ((H, [[1.0]], B, T), TypeError, "floating-point weight, got list"),
+        ((H, None, B, T), TypeError, "floating-point weight, got NoneType"),
         ((H, W, B.int(), T), TypeError, "floating-point bias, got torch.int32"),
         ((H, W, B, T.int()), TypeError, "int64 class indices as target, got torch.int32"),
         ((H, W, B, T + 5), ValueError, r"from 0 to 4 \(or ignore_index=-100\) as target, got 5"),

@@ -257,10 +257,10 @@ class CR(Regularized):
 class PeerLoss(Regularized):
     """Peer loss: each sample's loss minus α times what it would pay for the label of a random other sample.
 
-    Peers are drawn from the labels of the batch that are not ignored, anew at every call, with `generator` (which
-    torch.compile does not take) or torch's own. Of an unbounded curriculum, such as CE, it is unbounded below if α > 0:
-    logits grow for ever, at a rate of α, unless weight decay or early stopping holds them. A bounded one, such as
-    `PeerLoss(MAE())`, does not need that.
+    Peers are drawn from the labels of the batch that are not ignored, anew at every call, with `generator` (for which
+    torch.compile breaks its graph) or torch's own. Of an unbounded curriculum, such as CE, it is unbounded below if
+    α > 0: logits grow for ever, at a rate of α, unless weight decay or early stopping holds them. A bounded one, such
+    as `PeerLoss(MAE())`, does not need that.
 
     Liu & Guo, ICML 2020.
     """

@@ -97,4 +97,4 @@ def max_noise_ratio(weight: Weight) -> float:
             i, j = divmod(int(value.argmin()), len(v))
             u = _line(float(u[max(i - 1, 0)]), float(u[min(i + 1, len(u) - 1)]), 17)
             v = _line(float(v[max(j - 1, 0)]), float(v[min(j + 1, len(v) - 1)]), 17)
-    return 1.0 if best > 1 - 1e-8 else max(0.0, best)
+    return 1.0 if best > 1 - 1e-8 else max(0.0, best)  # a difference of integrals may be rounded below 0
