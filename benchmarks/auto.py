@@ -1,10 +1,10 @@
-"""The loss that sets itself against losses that somebody has to set, on the same data, noise and seeds.
+"""AutoLoss, which needs no hyperparameters, against losses that do, on the same data, noise and seeds.
 
     python -m benchmarks.auto --data-dir DATA [--tasks digits-100,mnist] [--out results/auto] [--jobs 2] [--dry-run]
 
-Runs are kept in the folder `runs` beside the results, where those of `curriculoss reproduce` are, and shared with them;
-begun again, it goes on where it was. Without --data-dir only the tasks with embedded data are run. Results are
-accuracy.csv (one row a run: the last epoch's accuracy on clean test labels) and README.md, which is made of it alone.
+Runs are kept in the folder `runs` beside the results and shared with those of `curriculoss reproduce`; an interrupted
+command continues where it stopped. Without --data-dir only tasks with embedded data are run. Writes accuracy.csv (one
+row per run: accuracy on clean test labels after the last epoch) and README.md, which is made from it alone.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import argparse
 import csv
 import dataclasses
 import statistics
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,66 +21,12 @@ import numpy as np
 
 from benchmarks.timing import progress_bar, row_of, write_csv
 from curriculoss.initial import expected_initial_margin
+from curriculoss.paper.experiments import NCE_AUL, TAUS
 from curriculoss.paper.inference import Estimate, mean
-from curriculoss.paper.settings import NCE_AUL, SCALES, TAUS
-from curriculoss.training.many import folder_name, train_many
-from curriculoss.training.spec import RunSpec
+from curriculoss.paper.scales import QUICK, REGIME
+from curriculoss.runs.many import folder_name, train_many
+from curriculoss.runs.spec import RunSpec
 
-CPU = SCALES["cpu"].base
-SMALL = {"network": "cnn4", "width": 0.5, "subset": 5_000, "epochs": 10, "test_every": 10}
-FEATURES = {"network": "mlp", "epochs": 30, "test_every": 30}
-MANY = ("clean", "symmetric:0.4", "symmetric:0.8", "asymmetric:0.4")
-HALF = ("symmetric:0.3",)
-UNSEEN = ("clean", "symmetric:0.4", "symmetric:0.6", "instance:0.3")
-
-
-@dataclasses.dataclass(frozen=True)
-class Task:
-    """What is learned: fields of a spec, how many classes there are, under which noises, and with how many seeds."""
-
-    settings: Mapping[str, Any]
-    num_classes: int
-    noises: tuple[str, ...]
-    seeds: int
-    published: bool = False  # needs files
-    nce_aul: Mapping[str, float] | None = None  # as its authors tuned it; None for what they took for CIFAR-100
-
-    def spec(self, method: Mapping[str, Any], noise: str, seed: int) -> RunSpec:
-        """Where a fix would change nothing, or is refused as it would narrow the bell, the run is that of plain MAE."""
-        idle = method.get("fix") == "logit-bias" and self.num_classes <= 10
-        if idle or method.get("tau", -1.0) >= -expected_initial_margin(self.num_classes):
-            method = {"loss": "mae"}
-        if method["loss"] == NCE_AUL.loss:
-            method = {**method, "params": dict(self.nce_aul or NCE_AUL.params)}
-        return RunSpec.from_dict({**self.settings, **method, "noise": noise, "seed": seed})
-
-
-TASKS = {
-    "digits-100": Task({"data": "digits-100", **SMALL}, 100, (*MANY, "instance:0.4"), 3),
-    "mnist": Task(
-        {**CPU["mnist"], "epochs": 10, "test_every": 10},
-        10,
-        (*MANY, "instance:0.4"),
-        3,
-        True,
-        {"alpha": 0.0, "beta": 1.0, "a": 3.0, "q": 0.1},
-    ),
-    "cifar10": Task(CPU["cifar10"], 10, (*MANY, "human"), 2, True, {"alpha": 1.0, "beta": 4.0, "a": 6.3, "q": 1.5}),
-    "cifar100": Task(CPU["cifar100"], 100, (*MANY, "human"), 2, True),
-}
-OTHERS = {  # two classes, and a thousand: looked at beside the others
-    "even-or-odd": Task(FEATURES, 2, HALF, 3),
-    "breast-cancer": Task(FEATURES, 2, HALF, 3),
-    "digits-1000": Task({"data": "digits-1000", **SMALL}, 1000, ("clean", "symmetric:0.4"), 2),
-}
-FRESH = {  # made up; no number of the rule was chosen by these
-    "table-3": Task(FEATURES, 3, UNSEEN, 2),
-    "table-8": Task(FEATURES, 8, UNSEEN, 2),
-    "table-20": Task(FEATURES, 20, UNSEEN, 2),
-    "table-80": Task(FEATURES, 80, UNSEEN, 2),
-    "blobs-200": Task(FEATURES, 200, UNSEEN, 2),
-}
-ALL = TASKS | OTHERS | FRESH
 AUTO, ORACLE = "auto", "best tau"
 FIXED = {f"scale {tau:g}": {"loss": "mae", "fix": "scale", "tau": tau} for tau in TAUS}
 METHODS: dict[str, dict[str, Any]] = {
@@ -92,28 +38,110 @@ METHODS: dict[str, dict[str, Any]] = {
     "sce": {"loss": "sce", "params": {"q": 0.7}},
     "nce+aul": {"loss": NCE_AUL.loss},
 }
+SMALL = {"network": "cnn4", "width": 0.5, "subset": 5_000, "epochs": 10, "test_every": 10}
+FEATURES = {"network": "mlp", "epochs": 30, "test_every": 30}
+MANY = ("clean", "symmetric:0.4", "symmetric:0.8", "asymmetric:0.4")
+HALF = ("symmetric:0.3",)
+UNSEEN = ("clean", "symmetric:0.4", "symmetric:0.6", "instance:0.3")
+WITHOUT_BIAS = tuple(method for method in METHODS if method != "logit bias")
+
+
+@dataclasses.dataclass(frozen=True)
+class Task:
+    """What is learned.
+
+    Attributes:
+        settings: Fields of the spec.
+        num_classes: How many classes the data have.
+        noises: The label noises.
+        seeds: How many seeds are run.
+        needs_files: Whether the data are not embedded.
+        nce_aul: Hyperparameters of NCE+AUL as its authors tuned them; None for those of CIFAR-100.
+        methods: The losses that are compared.
+    """
+
+    settings: Mapping[str, Any]
+    num_classes: int
+    noises: tuple[str, ...]
+    seeds: int
+    needs_files: bool = False
+    nce_aul: Mapping[str, float] | None = None
+    methods: tuple[str, ...] = tuple(METHODS)
+
+    def spec(self, method: Mapping[str, Any], noise: str, seed: int) -> RunSpec:
+        """The run of a method; a fix that would do nothing, or narrow the bell, is plain MAE."""
+        idle = method.get("fix") == "logit-bias" and self.num_classes <= 10
+        if idle or method.get("tau", -1.0) >= -expected_initial_margin(self.num_classes):
+            method = {"loss": "mae"}
+        if method["loss"] == NCE_AUL.loss:
+            method = {**method, "params": dict(self.nce_aul or NCE_AUL.params)}
+        return RunSpec.from_dict({**self.settings, **method, "noise": noise, "seed": seed})
+
+
+TASKS = {
+    "digits-100": Task({"data": "digits-100", **SMALL}, 100, (*MANY, "instance:0.4"), 3),
+    "mnist": Task(
+        {**QUICK.settings["mnist"], "epochs": 10, "test_every": 10},
+        10,
+        (*MANY, "instance:0.4"),
+        3,
+        True,
+        {"alpha": 0.0, "beta": 1.0, "a": 3.0, "q": 0.1},
+    ),
+    "cifar10": Task(
+        REGIME.settings["cifar10"],
+        10,
+        (*MANY, "human"),
+        2,
+        True,
+        {"alpha": 1.0, "beta": 4.0, "a": 6.3, "q": 1.5},
+        WITHOUT_BIAS,
+    ),
+    "cifar100": Task(REGIME.settings["cifar100"], 100, (*MANY, "human"), 2, True, methods=WITHOUT_BIAS),
+    "tiny-imagenet-100": Task(
+        REGIME.settings["webvision-200"],
+        100,
+        ("clean", "symmetric:0.4"),
+        2,
+        True,
+        methods=(AUTO, "scale 2.6", "ce", "gce"),
+    ),
+}
+OTHERS = {  # two classes, and a thousand
+    "even-or-odd": Task(FEATURES, 2, HALF, 3),
+    "breast-cancer": Task(FEATURES, 2, HALF, 3),
+    "digits-1000": Task({"data": "digits-1000", **SMALL}, 1000, ("clean", "symmetric:0.4"), 2),
+}
+FRESH = {  # synthetic; no number of the rule was chosen by these
+    "table-3": Task(FEATURES, 3, UNSEEN, 2),
+    "table-8": Task(FEATURES, 8, UNSEEN, 2),
+    "table-20": Task(FEATURES, 20, UNSEEN, 2),
+    "table-80": Task(FEATURES, 80, UNSEEN, 2),
+    "blobs-200": Task(FEATURES, 200, UNSEEN, 2),
+}
+ALL = TASKS | OTHERS | FRESH
 
 Key = tuple[str, str, str]  # task, noise, method
 Found = dict[Key, dict[int, float]]  # accuracy by seed
 
 
-def plan(tasks: Iterable[str], runs: Path, made: Path) -> dict[tuple[Key, int], tuple[Path, RunSpec]]:
-    """Seed after seed, so that what is there first is whole."""
+def plan(tasks: Iterable[str], runs: Path) -> dict[tuple[Key, int], tuple[Path, RunSpec]]:
+    """All runs of some tasks, seed after seed, so that the first ones to finish make a whole table."""
     found = {}
     for name in tasks:
         task = ALL[name]
         if "data" not in task.settings:
-            task = dataclasses.replace(task, settings={**task.settings, "data": str(_made(name, made))})
+            task = dataclasses.replace(task, settings={**task.settings, "data": str(_make_data(name, runs))})
         for seed in range(task.seeds):
             for noise in task.noises:
-                for method, settings in METHODS.items():
-                    spec = task.spec(settings, noise, seed)
+                for method in task.methods:
+                    spec = task.spec(METHODS[method], noise, seed)
                     found[(name, noise, method), seed] = runs / folder_name(spec), spec
     return dict(sorted(found.items(), key=lambda item: item[0][1]))
 
 
-def _made(name: str, folder: Path) -> Path:
-    """An .npz of a table from scikit-learn, two fifths of it to test with."""
+def _make_data(name: str, folder: Path) -> Path:
+    """Write a table from scikit-learn as .npz, two fifths of it for testing."""
     from sklearn import datasets, model_selection
 
     if name == "even-or-odd":
@@ -135,6 +163,7 @@ def _made(name: str, folder: Path) -> Path:
 
 
 def read(file: Path) -> Found:
+    """The rows of accuracy.csv, none if it does not exist."""
     found: Found = {}
     if file.exists():
         with file.open(encoding="utf-8", newline="") as stream:
@@ -144,121 +173,145 @@ def read(file: Path) -> Found:
     return found
 
 
-def cells(found: Found, tasks: Iterable[str]) -> list[tuple[str, str]]:
-    """Those of which every method has every seed."""
-    return [
-        (task, noise)
-        for task in tasks
-        for noise in ALL[task].noises
-        if all(len(found.get((task, noise, method), {})) == ALL[task].seeds for method in METHODS)
-    ]
+def oracle(found: Found, task: str, noise: str) -> str | None:
+    """The τ with the best mean over seeds by clean test labels, which nobody has; None unless all τ have been run."""
+    known = {method: found.get((task, noise, method), {}) for method in FIXED}
+    if not all(known.values()):
+        return None
+    return max(FIXED, key=lambda method: statistics.fmean(known[method].values()))
 
 
-def oracle(found: Found, task: str, noise: str) -> str:
-    """The tau with the best mean over seeds, by clean test labels: nobody has those."""
-    return max(FIXED, key=lambda method: statistics.fmean(found[task, noise, method].values()))
-
-
-def gaps(found: Found, where: Iterable[tuple[str, str]], other: str) -> list[list[float]]:
-    """Of each cell, seed by seed: the self-setting loss minus another one."""
-    result = []
-    for task, noise in where:
-        method = oracle(found, task, noise) if other == ORACLE else other
-        mine, theirs = found[task, noise, AUTO], found[task, noise, method]
-        result.append([mine[seed] - theirs[seed] for seed in sorted(mine)])
+def gaps(found: Found, tasks: Iterable[str], other: str) -> dict[tuple[str, str], list[float]]:
+    """AutoLoss minus another loss by task and noise, for every seed that both have."""
+    result = {}
+    for task in tasks:
+        for noise in ALL[task].noises:
+            method = oracle(found, task, noise) if other == ORACLE else other
+            mine = found.get((task, noise, AUTO), {})
+            theirs = found.get((task, noise, method or ""), {})
+            if both := sorted(set(mine) & set(theirs)):
+                result[task, noise] = [mine[seed] - theirs[seed] for seed in both]
     return result
 
 
 def page(found: Found) -> str:
-    """Everything that accuracy.csv says, in Markdown."""
-    main, more, fresh = cells(found, TASKS), cells(found, OTHERS), cells(found, FRESH)
-    lines = ["# The loss that sets itself", "", (__doc__ or "").strip().splitlines()[0], ""]
-    planned = sum(len(task.noises) for task in TASKS.values())
-    if len(main) < planned:
-        lines += [f"So far {len(main)} of {planned} settings are there.", ""]
-    lines += [
-        "Made by `python -m benchmarks.auto` from [accuracy.csv](accuracy.csv): test accuracy after the last epoch in",
-        "percent, mean ± std over n seeds. A fix that would change nothing with so few classes, or narrow the bell, is",
-        "plain MAE. NCE+AUL is as its authors tuned it: for MNIST, for CIFAR-10 and, elsewhere, for CIFAR-100. *Best",
-        "tau* is the best of the four by clean test labels, which nobody has. The constants of the rule",
-        "(`curriculoss/auto.py`) were chosen by seed 0 of digits-100, digits-1000, CIFAR-10, CIFAR-100 and MNIST;",
-        "other seeds and two classes have had no part in that. Those of what it does once the right labels are",
-        "learned, and when margins run away (in the runs of the first table they do not), were chosen by made-up",
-        "tables and scikit-learn's digits.",
+    """The page, from the rows of accuracy.csv."""
+    planned = sum(len(task.noises) * len(task.methods) * task.seeds for task in ALL.values())
+    done = sum(
+        seed < task.seeds
+        for name, task in ALL.items()
+        for noise in task.noises
+        for method in task.methods
+        for seed in found.get((name, noise, method), {})
+    )
+    status = f"All {planned} runs are done." if done == planned else f"**{done} of {planned} runs are done.**"
+    return "\n".join([
+        "# AutoLoss",
         "",
-    ]
-    lines += ["## Accuracy", "", *accuracies(found, main)]
-    lines += ["## Two classes, and a thousand", "", *accuracies(found, more)]
-    lines += [
+        (__doc__ or "").strip().splitlines()[0],
+        "",
+        f"Made by `python -m benchmarks.auto` from [accuracy.csv](accuracy.csv). {status}",
+        "",
+        "Shown is test accuracy after the last epoch in percent, mean ± standard deviation over n seeds; / where a",
+        "loss is not compared. A fix that would do nothing with so few classes, or narrow the bell, is plain MAE.",
+        "NCE+AUL has the hyperparameters that its authors tuned for MNIST, for CIFAR-10 and, elsewhere, for CIFAR-100.",
+        "*Best tau* is the best of the four by clean test labels, which nobody has.",
+        "",
+        "The constants of AutoLoss's rule were chosen on seed 0 of digits-100, digits-1000, MNIST and, in shorter",
+        "training than here, CIFAR-10 and CIFAR-100. Constants for what it does once the right labels are learned,",
+        "and when margins run away, were chosen on synthetic tables and scikit-learn's digits. Other seeds, two",
+        "classes and Tiny ImageNet were not used.",
+        "",
+        f"CIFAR and Tiny ImageNet are trained as at scale `{REGIME.name}` of [the paper's results](../README.md).",
+        "",
+        "## Accuracy",
+        "",
+        *accuracies(found, TASKS),
+        "",
+        "## Two classes, and a thousand",
+        "",
+        *accuracies(found, OTHERS),
+        "",
         "## On average",
         "",
-        "The self-setting loss minus each other one over all cells of the first table, paired by data, noise and seed,",
-        "with 95 % intervals. *Worst* is the cell with the lowest mean.",
+        "AutoLoss minus each other loss over all settings of the first table, paired by data, noise and seed, with",
+        "95 % intervals. *Worst* is the setting with the lowest mean.",
         "",
-        *differences(found, main),
-        "## Data that no number of the rule was chosen by",
+        *differences(found, TASKS),
         "",
-        "Made up by scikit-learn (`make_classification` and `make_blobs`) and learned by a small network. An earlier",
-        "rule stayed too wide here, which is why it now narrows once more when the right labels are learned; how far",
-        "was chosen by other tables, and nothing was changed since.",
+        "## Data not used for choosing any constant",
         "",
-        *accuracies(found, fresh),
-        *differences(found, fresh),
-    ]
-    return "\n".join(lines[:-1]) + "\n"
+        "Synthetic tables (scikit-learn's `make_classification` and `make_blobs`), learned by a small network. An",
+        "earlier rule stayed too wide here, so the rule now narrows once more when the right labels are learned; how",
+        "far was chosen on other tables, and nothing has changed since.",
+        "",
+        *accuracies(found, FRESH),
+        "",
+        *differences(found, FRESH),
+        "",
+    ])  # fmt: skip
 
 
-def accuracies(found: Found, where: list[tuple[str, str]]) -> list[str]:
+def accuracies(found: Found, tasks: Iterable[str]) -> Iterator[str]:
+    """A table with one row per task and noise."""
     header = ["data", "noise", "n", *METHODS, ORACLE, "auto − best tau"]
-    lines = [*row_of(header), *row_of(["---"] * len(header))]
-    for task, noise in where:
-        values = [list(found[task, noise, method].values()) for method in METHODS]
-        best = oracle(found, task, noise)
-        gap = mean_of(gaps(found, [(task, noise)], ORACLE))
-        lines += row_of([task, noise, str(len(values[0])), *map(_mean, values), best.split()[-1], _signed(gap)])
-    return [*lines, ""]
+    yield from row_of(header)
+    yield from row_of(["---"] * len(header))
+    for name in tasks:
+        task = ALL[name]
+        for noise in task.noises:
+            shown = [
+                _mean([*found.get((name, noise, method), {}).values()], task.seeds) if method in task.methods else "/"
+                for method in METHODS
+            ]
+            gap = gaps(found, [name], ORACLE).get((name, noise), [])
+            best = (oracle(found, name, noise) or "/").split()[-1]
+            yield from row_of([name, noise, str(task.seeds), *shown, best, _signed(mean(gap))])
 
 
-def differences(found: Found, where: list[tuple[str, str]]) -> list[str]:
-    lines = [*row_of(["minus", "mean", "95 %", "n", "worst", "where"]), *row_of(["---"] * 6)]
+def differences(found: Found, tasks: Iterable[str]) -> Iterator[str]:
+    """A table with one row per other loss."""
+    tasks = list(tasks)
+    yield from row_of(["minus", "mean", "95 %", "n", "worst", "where"])
+    yield from row_of(["---"] * 6)
     for other in (ORACLE, *(method for method in METHODS if method != AUTO)):
-        if where:
-            each = gaps(found, where, other)
-            total = mean_of(each)
-            worst = min(range(len(where)), key=lambda i: statistics.fmean(each[i]))
+        each = gaps(found, tasks, other)
+        total = mean(gap for some in each.values() for gap in some)
+        if each and total.value is not None:
+            worst = min(each, key=lambda place: statistics.fmean(each[place]))
             interval = "" if total.interval is None else f"{total.interval[0]:+.2f} to {total.interval[1]:+.2f}"
             low = f"{statistics.fmean(each[worst]):+.2f}"
-            lines += row_of([other, f"{total.value:+.2f}", interval, str(total.n), low, ", ".join(where[worst])])
-    return [*lines, ""]
+            yield from row_of([other, f"{total.value:+.2f}", interval, str(total.n), low, ", ".join(worst)])
 
 
-def mean_of(gaps: list[list[float]]) -> Estimate:
-    return mean(gap for each in gaps for gap in each)
-
-
-def _mean(values: list[float]) -> str:
-    return f"{statistics.fmean(values):.2f}" + (f" ± {statistics.stdev(values):.2f}" if len(values) > 1 else "")
+def _mean(values: list[float], planned: int) -> str:
+    if not values:
+        return "not run"
+    spread = f" ± {statistics.stdev(values):.2f}" if len(values) > 1 else ""
+    return f"{statistics.fmean(values):.2f}{spread}" + ("" if len(values) == planned else f" (n = {len(values)})")
 
 
 def _signed(estimate: Estimate) -> str:
+    if estimate.value is None:
+        return ""
     interval = "" if estimate.interval is None else f" ({estimate.interval[0]:+.2f} to {estimate.interval[1]:+.2f})"
     return f"{estimate.value:+.2f}{interval}"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.auto", description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--tasks", default="", metavar="A,B", help=f"of {', '.join(ALL)} (all)")
-    parser.add_argument("--data-dir", type=Path, help="where MNIST and CIFAR are")
+    parser.add_argument("--tasks", default="", metavar="A,B", help=f"which of: {', '.join(ALL)} (default: all)")
+    parser.add_argument("--data-dir", type=Path, help="folder of MNIST, CIFAR and Tiny ImageNet")
     parser.add_argument("--out", type=Path, default=Path("results/auto"))
-    parser.add_argument("--jobs", type=int, help="runs side by side (as many as cores)")
-    parser.add_argument("--dry-run", action="store_true", help="say what is to do, and make the page of what is done")
+    parser.add_argument("--jobs", type=int, help="runs in parallel (default: number of cores)")
+    parser.add_argument("--dry-run", action="store_true", help="train nothing: say what is missing, write the page")
     given = parser.parse_args()
-    known = {name: task for name, task in ALL.items() if given.data_dir or not task.published}
+    known = {name: task for name, task in ALL.items() if given.data_dir or given.dry_run or not task.needs_files}
     tasks = given.tasks.split(",") if given.tasks else list(known)
     if unknown := set(tasks) - set(known):
         parser.error(f"expected tasks among {', '.join(known)}, got {', '.join(sorted(unknown))}")
     file, found = given.out / "accuracy.csv", read(given.out / "accuracy.csv")
-    wanted = plan(tasks, given.out.parent / "runs", given.out.parent / "runs")
+    wanted = plan(tasks, given.out.parent / "runs")
     missing = {run: spec for (key, seed), (run, spec) in wanted.items() if seed not in found.get(key, {})}
     print(f"{len(missing)} runs to do for {len(wanted)} numbers")
     if not given.dry_run and missing:
@@ -269,8 +322,8 @@ def main() -> None:
         for folder, error in failed.items():
             print(f"{folder}: {error}")
         for (key, seed), (run, _) in wanted.items():
-            if run in done:
-                found.setdefault(key, {})[seed] = done[run]["test_accuracy"]
+            if run in done and (accuracy := done[run].test_accuracy) is not None:
+                found.setdefault(key, {})[seed] = accuracy
     rows = [dict(zip(("task", "noise", "method"), key, strict=True)) | {"seed": seed, "accuracy": f"{value:.4f}"}
             for key, seeds in found.items() for seed, value in sorted(seeds.items())]  # fmt: skip
     if rows:

@@ -1,9 +1,9 @@
-"""`curriculoss audit` of large embeddings: seconds and memory, and whether it finds what is wrong.
+"""`curriculoss audit` of large embeddings: seconds, memory, and the share of wrong labels found.
 
     python -m benchmarks.embeddings [--quick] [--out FILE.csv]
 
-Embeddings are drawn around a centre for each class, and three tenths of the labels are wrong. The command is the one
-that users type, in a process of its own: seconds are from its start to its end, memory is the most that it ever held.
+Embeddings are drawn around one centre per class, and 30 % of the labels are wrong. The command runs as a user would
+type it, in a process of its own: seconds are from start to end, memory is the peak.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from rich.console import Console
 from benchmarks.timing import describe, machine, write_csv
 
 WRONG = 0.3
-BLOCK = 50_000  # rows that are made at a time
+ROWS_AT_ONCE = 50_000  # rows that are made at a time
 
 
 class Size(NamedTuple):
@@ -40,7 +40,7 @@ QUICK = (Size(2_000, 128, 20),)
 
 
 def make(size: Size, folder: Path) -> np.ndarray[Any, Any]:
-    """embeddings.npy and labels.npy; which labels are wrong."""
+    """Write embeddings.npy and labels.npy, and return which labels are wrong."""
     chance = np.random.default_rng(0)
     centres = chance.standard_normal((size.classes, size.features), dtype=np.float32)
     true = chance.integers(0, size.classes, size.samples)
@@ -48,10 +48,10 @@ def make(size: Size, folder: Path) -> np.ndarray[Any, Any]:
     given = np.where(wrong, (true + chance.integers(1, size.classes, size.samples)) % size.classes, true)
     shape = size.samples, size.features
     kept = np.lib.format.open_memmap(folder / "embeddings.npy", mode="w+", dtype=np.float32, shape=shape)
-    for start in range(0, size.samples, BLOCK):
-        some = true[start : start + BLOCK]
+    for start in range(0, size.samples, ROWS_AT_ONCE):
+        some = true[start : start + ROWS_AT_ONCE]
         noise = chance.standard_normal((len(some), size.features), dtype=np.float32)
-        kept[start : start + BLOCK] = centres[some] + np.float32(1.5) * noise
+        kept[start : start + ROWS_AT_ONCE] = centres[some] + np.float32(1.5) * noise
     kept.flush()
     np.save(folder / "labels.npy", given)
     return wrong
@@ -76,7 +76,7 @@ def measure(size: Size) -> dict[str, Any]:
         "features": size.features,
         "classes": size.classes,
         "seconds": f"{seconds:.1f}",
-        "gigabytes": f"{used.ru_maxrss / 2**20:.2f}",  # Linux counts in kB
+        "gigabytes": f"{used.ru_maxrss / 2**20:.2f}",  # in kB on Linux
         "found": f"{wrong[first].sum() / wrong.sum():.4f}",
         "within": seconds <= size.most_seconds and used.ru_maxrss / 2**20 <= size.most_gigabytes,
     }

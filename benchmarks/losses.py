@@ -1,16 +1,19 @@
 """Forward and backward of every loss against `F.cross_entropy`: time as a ratio, and bytes kept for backward.
 
-    python -m benchmarks.losses [--quick] [--no-busy] [--max-classes K] [--out FILE.csv]
+    python -m benchmarks.losses [--quick] [--no-busy] [--max-classes K] [--device cuda] [--out FILE.csv]
 
 All losses take turns in one run, cross entropy among them, and a ratio is one of minima. The second table is the same
 beside a process that never rests, as on a shared machine. The last rows are what public code does: softmax, one-hot
-labels, clamp, log.
+labels, clamp, log. With --device cuda, our losses are timed twice, by torch's operations and by Triton's kernels; the
+targets and the busy process are for CPUs.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -32,7 +35,7 @@ from benchmarks.timing import (
     verdict,
     write_csv,
 )
-from curriculoss import MAE, AutoLoss, Curriculum, RobustLoss, Scaled, Shifted, available, get
+from curriculoss import MAE, AutoLoss, Curriculum, RobustLoss, Scaled, Shifted, _kernel, available, get
 
 SHAPES = ((128, 10), (128, 100), (512, 1_000), (1_024, 10_000), (512, 128_000))
 BASELINE = "F.cross_entropy"
@@ -51,6 +54,17 @@ def time_limit(num_classes: int) -> float:
 class Contender(NamedTuple):
     kind: str  # "baseline", "standard" (targets apply), "two terms", "auto" or "public code"
     criterion: Criterion
+    kernel: str = "torch"
+
+    def step(self, logits: Tensor, target: Tensor) -> None:
+        """Forward and backward, to the end also on a device that runs beside us."""
+        torch.autograd.grad(self.loss(logits, target), logits)
+        if logits.is_cuda:
+            torch.cuda.synchronize(logits.device)
+
+    def loss(self, logits: Tensor, target: Tensor) -> Tensor:
+        _kernel.KERNEL = self.kernel
+        return self.criterion(logits, target)
 
 
 def public_mae(logits: Tensor, target: Tensor) -> Tensor:
@@ -72,7 +86,8 @@ def public_sce(logits: Tensor, target: Tensor, q: float = 0.7) -> Tensor:
     return (1 - q) * F.cross_entropy(logits, target) + q * reverse
 
 
-def contenders(num_classes: int) -> dict[str, Contender]:
+def contenders(num_classes: int, kernels: Sequence[str] = ("torch",)) -> dict[str, Contender]:
+    """Every loss by each of the kernels, and what they are compared with."""
     found: dict[str, Contender] = {BASELINE: Contender("baseline", F.cross_entropy)}
     seen: list[Any] = []
     for name in available():
@@ -83,12 +98,15 @@ def contenders(num_classes: int) -> dict[str, Contender]:
     found["mae, scaled"] = Contender("standard", RobustLoss(Scaled(MAE(), 0.5)))
     found["mae, shifted"] = Contender("standard", RobustLoss(Shifted(MAE(), 2.5)))
     found["AutoLoss"] = Contender("auto", AutoLoss(num_classes))
+    if "triton" in kernels:
+        ours = [(name, each) for name, each in found.items() if name != BASELINE]
+        found |= {f"{name}, Triton": each._replace(kernel="triton") for name, each in ours}
     for name, public in (("mae", public_mae), ("gce", public_gce), ("sce", public_sce)):
         found[f"{name}, public code"] = Contender("public code", public)
     return found
 
 
-def saved_bytes(criterion: Criterion, logits: Tensor, target: Tensor) -> int:
+def saved_bytes(contender: Contender, logits: Tensor, target: Tensor) -> int:
     """Bytes that autograd keeps between forward and backward, each storage once, the loss's own state left out."""
     kept: dict[int, torch.UntypedStorage] = {}
 
@@ -98,7 +116,8 @@ def saved_bytes(criterion: Criterion, logits: Tensor, target: Tensor) -> int:
         return tensor
 
     with saved_tensors_hooks(pack, lambda tensor: tensor):
-        loss = criterion(logits, target)  # noqa: F841  alive until all is counted
+        loss = contender.loss(logits, target)  # noqa: F841  alive until all is counted
+    criterion = contender.criterion
     state = list(criterion.state_dict(keep_vars=True).values()) if isinstance(criterion, nn.Module) else []
     for tensor in state:
         kept.pop(tensor.untyped_storage().data_ptr(), None)
@@ -116,6 +135,7 @@ class Cell(NamedTuple):
     timing: Timing
     baseline: Timing
     saved: int
+    device: str = "cpu"
 
     @property
     def ratio(self) -> float:
@@ -127,7 +147,7 @@ class Cell(NamedTuple):
 
     @property
     def limit(self) -> float | None:
-        if self.kind != "standard":
+        if self.kind != "standard" or self.device != "cpu":
             return None
         return BUSY_LIMIT if self.neighbour == "busy" else time_limit(self.classes)
 
@@ -144,6 +164,7 @@ class Cell(NamedTuple):
             "loss": self.loss,
             "kind": self.kind,
             "neighbour": self.neighbour,
+            "device": self.device,
             "samples": self.samples,
             "classes": self.classes,
             "repetitions": self.timing.repetitions,
@@ -163,24 +184,30 @@ def budget(numbers: int, quick: bool) -> Budget:
     return Budget(2, seconds / 10) if quick else Budget(4, seconds)
 
 
-def measure(neighbour: str, shapes: list[tuple[int, int]], quick: bool) -> list[Cell]:
+def measure(
+    neighbour: str,
+    shapes: list[tuple[int, int]],
+    quick: bool,
+    device: str = "cpu",
+    kernels: Sequence[str] = ("torch",),
+) -> list[Cell]:
     cells = []
     with progress_bar() as progress:
         for samples, classes in shapes:
-            all_losses = contenders(classes)
+            all_losses = contenders(classes, kernels)
+            for each in all_losses.values():
+                if isinstance(each.criterion, nn.Module):
+                    each.criterion.to(device)
             generator = torch.Generator().manual_seed(classes)
-            logits = torch.randn(samples, classes, generator=generator).requires_grad_()
-            target = torch.randint(classes, (samples,), generator=generator)
-
-            def step(criterion: Criterion, logits: Tensor = logits, target: Tensor = target) -> Callable[[], object]:
-                return lambda: torch.autograd.grad(criterion(logits, target), logits)
-
-            saved = {name: saved_bytes(each.criterion, logits, target) for name, each in all_losses.items()}
-            steps = {name: step(each.criterion) for name, each in all_losses.items()}
+            logits = torch.randn(samples, classes, generator=generator).to(device).requires_grad_()
+            target = torch.randint(classes, (samples,), generator=generator).to(device)
+            saved = {name: saved_bytes(each, logits, target) for name, each in all_losses.items()}
+            steps = {name: partial(each.step, logits, target) for name, each in all_losses.items()}
             title = f"{neighbour} neighbour, N={samples}, K={classes}"
             timings = interleave(steps, budget(logits.numel(), quick), progress, title)
+            place = neighbour, samples, classes
             cells += [
-                Cell(name, each.kind, neighbour, samples, classes, timings[name], timings[BASELINE], saved[name])
+                Cell(name, each.kind, *place, timings[name], timings[BASELINE], saved[name], device)
                 for name, each in all_losses.items()
             ]
     return cells
@@ -206,25 +233,39 @@ def show(cells: list[Cell], title: str, console: Console) -> None:
     console.print(f"largest ratio of medians in the standard form: {worst.median_ratio:.2f} ({where})")
 
 
-def main() -> None:
+def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.losses", description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--quick", action="store_true", help="a short look: minima not settled, nothing written")
-    parser.add_argument("--busy", action=argparse.BooleanOptionalAction, default=True, help="also beside a busy one")
+    parser.add_argument(
+        "--busy", action=argparse.BooleanOptionalAction, help="also beside a busy one; default on a CPU"
+    )
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu", help="cuda: by torch and by Triton")
     parser.add_argument("--max-classes", type=int, default=max(classes for _, classes in SHAPES), metavar="K")
-    parser.add_argument("--out", type=Path, metavar="FILE.csv", help="default: benchmarks/results/losses.csv")
-    arguments = parser.parse_args()
-    out = arguments.out or (None if arguments.quick else Path(__file__).parent / "results" / "losses.csv")
+    parser.add_argument("--out", type=Path, metavar="FILE.csv", help="default: losses.csv in benchmarks/results")
+    arguments = parser.parse_args(argv)
+    on_gpu = arguments.device == "cuda"
+    name = "losses-cuda.csv" if on_gpu else "losses.csv"
+    out = arguments.out or (None if arguments.quick else Path(__file__).parent / "results" / name)
     shapes = [shape for shape in SHAPES if shape[1] <= arguments.max_classes]
     if not shapes:
         parser.error(f"--max-classes expects at least {SHAPES[0][1]}, got {arguments.max_classes}")
 
+    if on_gpu and not torch.cuda.is_available():
+        parser.error(f"--device cuda expects a GPU, and torch {torch.__version__} finds none here")
+    if on_gpu and find_spec("triton") is None:
+        parser.error("--device cuda needs triton: pip install 'curriculoss[gpu]'")
+
     console, where = Console(), machine()
     console.print(describe(where))
-    cells = measure("idle", shapes, arguments.quick)
+    if on_gpu:
+        where["gpu"] = torch.cuda.get_device_name()
+        console.print(where["gpu"])
+    kernels = ("torch", "triton") if on_gpu else ("torch",)
+    cells = measure("idle", shapes, arguments.quick, arguments.device, kernels)
     show(cells, "forward + backward, time over that of F.cross_entropy", console)
-    if arguments.busy:
+    if not on_gpu if arguments.busy is None else arguments.busy:
         with busy_process():
-            beside = measure("busy", shapes, arguments.quick)
+            beside = measure("busy", shapes, arguments.quick, arguments.device, kernels)
         show(beside, "the same beside a busy process", console)
         cells += beside
     if out is not None:

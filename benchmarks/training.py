@@ -3,7 +3,7 @@
     python -m benchmarks.training [--quick] [--data-dir DIR] [--out FILE.csv]
 
 Both loops train the same network from the same start on the same batches, in turns of a few steps, in a new order each
-round; ratios are of minima. Ours is `curriculoss.training.loop._epoch` itself. A turn is an epoch of its own, with
+round; ratios are of minima. Ours is `curriculoss.fit` with Fabric, as in `train`. A turn is a fit of one epoch, with
 `end_epoch()` and `samples()` at its end, so what these cost besides the samples is counted more often than in a real
 epoch of hundreds of steps: ratios err on the safe side. The monitors are timed where they work, inside the loop. Left
 out is what both loops would do between epochs: testing, and writing files.
@@ -48,9 +48,10 @@ from benchmarks.timing import (
 )
 from curriculoss import CE
 from curriculoss.data import DataError
+from curriculoss.fitting import MonitorCallback, fit
 from curriculoss.monitor import Epoch, Monitor, Samples
-from curriculoss.training import RunSpec, loop, preset
-from curriculoss.training.task import Task, make_criterion, make_network, make_task
+from curriculoss.runs import RunSpec, preset
+from curriculoss.runs.task import Task, make_criterion, make_fabric, make_network, make_task
 
 BATCH = 128
 NOISE = "symmetric:0.4"  # so that the monitors have clean and noisy samples to tell apart
@@ -167,18 +168,29 @@ class Ours(Bare):
         super().__init__(spec, task)
         self.spec, self.clean = spec, task.clean
         self.criterion = make_criterion(spec, task, self.network)
-        self.fabric = loop._fabric(spec, "cpu")
-        self.model, self.optimizer = self.fabric.setup(self.network, self.optimizer)
+        self.fabric = make_fabric(spec, "cpu")
+        self.device, self.backward, self.all_reduce = self.fabric.device, self.fabric.backward, self.fabric.all_reduce
+        self.prepared = self.fabric.setup(self.network, self.optimizer)
         self.monitor = Clocked(self.criterion, num_classes=task.dataset.num_classes, num_samples=len(task.train))
         self.monitor_seconds: list[float] = []
 
+    def setup(self, network: nn.Module, optimizer: torch.optim.Optimizer) -> Any:
+        """As a backend of `fit`: Fabric prepares a network once, not in every turn."""
+        return self.prepared
+
+    def __len__(self) -> int:
+        return len(self.batches)
+
+    def epoch(self, number: int) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        """The batches of the next turn."""
+        return self.batches.epoch(next(self.turns))
+
     def __call__(self) -> None:
         self.monitor.seconds = 0.0
-        loop._epoch(
-            self.spec, next(self.turns), self.batches, self.fabric, self.model, self.criterion, self.optimizer,
-            self.monitor, self.clean, loop.Silent(),
+        fit(
+            self.network, self.criterion, self, epochs=1, optimizer=self.optimizer, schedule=self.spec.rate_factor,
+            callbacks=[MonitorCallback(self.monitor, self.clean)], backend=self,
         )  # fmt: skip
-        self.monitor.end_epoch()
         self.monitor.samples()
         self.monitor_seconds.append(self.monitor.seconds)
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from curriculoss import CE, MAE, fix
 from curriculoss.figures import all_curricula, weight_over_initial_margins
 from curriculoss.report import dynamics
-from curriculoss.training import Run
+from curriculoss.runs import Run
 
 
 def main(folder: Path, runs: Path | None) -> None:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import re
+from dataclasses import replace
+
 import numpy as np
 import pandas
 import pytest
@@ -11,14 +15,14 @@ from hypothesis import strategies as st
 from scipy import sparse
 
 from curriculoss import soft_margin
-from curriculoss.audit import audit, estimate_noise
-from curriculoss.audit import score as scores
-from curriculoss.audit.estimate import NoiseEstimate, Sign, _together, noise_rate, probabilities
-from curriculoss.audit.output import safe, unsafe
-from curriculoss.audit.recipe import recipe
-from curriculoss.audit.trajectories import Recorder, Trajectories, hard_margin, rank_of_label, signed_gap
+from curriculoss.auditing import audit, estimate_noise, scores
+from curriculoss.auditing.estimate import GRID, Fit, NoiseEstimate, _joint_rate, noise_rate, probabilities
+from curriculoss.auditing.recipe import EMBEDDINGS, FEATURES, IMAGES, audit_spec
+from curriculoss.auditing.spreadsheets import from_cell, to_cell
+from curriculoss.auditing.trajectories import Recorder, Trajectories, hard_margin, rank_of_label, signed_gap
 from curriculoss.data import DataError, Dataset, Split
-from curriculoss.training import Run, RunError, RunSpec, train
+from curriculoss.fitting import Callback, EpochResult, Step
+from curriculoss.runs import Run, RunError, RunSpec, train
 
 QUICK = {"epochs": 6}
 ANIMALS = np.array(["ant", "bee", "cat"])
@@ -59,10 +63,32 @@ def test_noise_rate_is_near_the_truth_and_inside_its_interval(found):
     assert abs(result.noise_rate - (labels != truth).mean()) < 0.05 and low <= result.noise_rate <= high
 
 
-def test_there_are_at_least_as_many_suspects_as_labels_estimated_to_be_wrong(found):
+def test_there_are_at_least_100_suspects_and_as_many_as_labels_estimated_to_be_wrong(found):
     result, *_ = found
-    assert len(result.suspects) >= result.noise_rate * len(result)
-    assert result.suspects.tolist() == result.ranked[: len(result.suspects)].tolist()
+    assert len(result.suspects) == 100 > result.noise_rate * len(result)
+    assert result.suspects.tolist() == result.ranked[:100].tolist()
+    assert len(replace(result, noise=replace(result.noise, rate=0.75)).suspects) == 180
+    assert len(audit(*blobs(60)[:2], settings=QUICK).suspects) == 60  # all there are
+
+
+@pytest.mark.parametrize(("wrong", "most"), [(0.0, 0.002), (0.003, 0.008), (0.01, 0.015), (0.05, 0.06)])
+def test_low_rates_are_told_apart_and_have_calibrated_probabilities(wrong, most):
+    features, labels, truth = blobs(3000, wrong=wrong, seed=2)
+    result = audit(features, labels)
+    bad = labels != truth
+    low, high = result.interval
+    assert low <= bad.mean() <= high and result.noise_rate <= most
+    assert result.p_wrong[result.suspects].sum() == pytest.approx(bad[result.suspects].sum(), rel=0.25, abs=3)
+    assert set(np.flatnonzero(bad)) <= set(result.suspects.tolist()) and (result.p_wrong > 0).all()
+
+
+def test_an_estimate_near_zero_is_told_with_what_may_be_missed():
+    features, labels, _ = blobs(600, wrong=0.0, seed=3)
+    assert audit(features, labels).headline.startswith("Hardly any of the 600 labels seem to be wrong, but up to ")
+    labels[:6] = (labels[:6] + 1) % 3
+    assert re.match(
+        r"About [4-8] of the 600 labels seem to be wrong \(\d\.\d+ %, between ", audit(features, labels).headline
+    )
 
 
 def test_probability_of_being_wrong_rises_with_the_score(found):
@@ -103,7 +129,7 @@ def test_labels_may_be_of_any_kind_that_tells_them_apart(values):
         (np.ones((4, 2)), ["a"] * 4, "expected at least two classes, got 1"),
         (np.ones((4, 2)), [0, 1], "expected as many labels as samples, 4, got 2"),
         (np.ones((4, 2)), None, "expected labels beside the samples, got none"),
-        (np.ones((4, 2)), [[0, 1]] * 4, r"expected one label a sample, got shape \(4, 2\)"),
+        (np.ones((4, 2)), [[0, 1]] * 4, r"expected one label per sample, got shape \(4, 2\)"),
         (np.array([[1.0, np.nan]] * 4), [0, 1, 0, 1], "expected finite numbers, got nan in row 0, column 1"),
         (np.array([["x"]] * 4), [0, 1, 0, 1], "expected numbers, got type <U1"),
         (sparse.csr_array(np.ones((4, 2))), [0, 1, 0, 1], "expected a dense array, got a sparse one"),
@@ -137,7 +163,7 @@ def test_every_sample_is_trained_on_and_its_margins_are_those_of_the_monitor(tmp
     result = audit(features, labels, out=tmp_path / "run", settings=QUICK)
     run = Run(tmp_path / "run")
     samples = run.arrays("samples")
-    assert run.result["test_accuracy"] is None and len(run.arrays("labels")["index"]) == 60
+    assert run.result.test_accuracy is None and len(run.arrays("labels")["index"]) == 60
     np.testing.assert_allclose(result.trajectories.soft[-1], samples["last"], rtol=2e-3, atol=2e-3)
     np.testing.assert_allclose(-scores.mean(result.trajectories), samples["mean"], rtol=2e-3, atol=2e-3)
     np.testing.assert_allclose(-scores.slope(result.trajectories), samples["slope"], rtol=1e-2, atol=2e-3)
@@ -148,22 +174,45 @@ def test_an_audit_that_was_broken_off_goes_on_and_ends_with_the_same_scores(tmp_
     features, labels, _ = blobs(60)
     whole = audit(features, labels, out=tmp_path / "whole", settings=QUICK)
 
-    class Stop:
-        rows = 0
-
-        def said(self, text): ...
-        def epoch(self, number, epochs, steps): ...
-        def step(self): ...
-        def row(self, row):
-            self.rows += 1
-            if self.rows == 3:
+    class Stop(Callback):
+        def on_epoch_begin(self, epoch):
+            if epoch == 4:
                 raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        audit(features, labels, out=tmp_path / "broken", settings=QUICK, progress=Stop())
+        audit(features, labels, out=tmp_path / "broken", settings=QUICK, callbacks=[Stop()])
     again = audit(features, labels, out=tmp_path / "broken", settings=QUICK)
     np.testing.assert_array_equal(again.trajectories.soft, whole.trajectories.soft)
     np.testing.assert_array_equal(again.trajectories.hard, whole.trajectories.hard)
+
+
+def test_an_audit_in_memory_writes_nothing_and_gives_the_same_numbers_as_one_in_a_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    features, labels, _ = blobs(60)
+    memory = audit(features, labels, settings=QUICK)
+    assert list(tmp_path.iterdir()) == []
+    kept = audit(features, labels, out="run", settings=QUICK)
+    for name in ("soft", "hard", "gap", "rank", "after", "suggested"):
+        np.testing.assert_array_equal(getattr(memory.trajectories, name), getattr(kept.trajectories, name))
+    assert memory.noise_rate == kept.noise_rate and memory.interval == kept.interval
+    np.testing.assert_array_equal(memory.p_wrong, kept.p_wrong)
+
+
+def test_what_is_saved_is_the_list_the_estimate_and_the_gallery(tmp_path):
+    features, labels, _ = blobs(120)
+    result = audit(features, ANIMALS[labels], settings=QUICK)
+    files = result.save(tmp_path / "new")
+    assert sorted(files) == ["gallery", "noise", "suspects"]
+    listed = pandas.read_csv(files["suspects"], keep_default_na=False)
+    frame = result.to_frame()
+    pandas.testing.assert_frame_equal(listed, frame[:100])
+    assert len(frame) == 120 and frame["index"].tolist() == result.ranked.tolist()
+    told = json.loads((tmp_path / "new/noise.json").read_text())
+    assert told == {**result.summary(), "files": files} and told["samples"] == 120
+    assert told["suspects_expected_wrong"] == pytest.approx(result.p_wrong[result.suspects].sum())
+    page = (tmp_path / "new/audit.html").read_text()
+    assert f"<h1>{result.headline}.</h1>" in page and "the 100 most suspicious samples" in page
 
 
 def test_a_finished_audit_is_not_run_again_and_other_data_are_refused(tmp_path):
@@ -192,13 +241,13 @@ def test_hard_margin_is_the_limit_of_the_soft_one_for_large_logits():
 
 def test_scores_are_what_they_are_called():
     soft = np.array([[0.0, 4], [1, 3], [2, 2], [3, 1]])
-    seen = Trajectories(soft, 2 * soft, np.array([5.0, -5]))
+    seen = Trajectories(soft, 2 * soft, soft, soft, np.array([5.0, -5]), np.zeros(2))
     expected = {"mean": [-1.5, -2.5], "last": [-3, -1], "after": [-5, 5], "aum": [-3, -5], "slope": [-1, 1]}
     expected["probability"] = (0.5 - np.array([1, 2, 3, 4]) / 10 @ (1 / (1 + np.exp(-soft)))).tolist()
     for name, wanted in expected.items():
-        np.testing.assert_allclose(scores.score(seen, name), wanted)
+        np.testing.assert_allclose(scores.SCORES[name](seen), wanted)
     with pytest.raises(ValueError, match="unknown score 'best', expected one of mean, last"):
-        scores.score(seen, "best")
+        audit(*blobs(60)[:2], score="best")
 
 
 def test_against_truth_counts_pairs_in_the_right_order_and_what_is_missed():
@@ -245,16 +294,16 @@ def test_with_two_classes_gaps_alone_say_how_many_labels_are_wrong():
 def test_ranks_of_very_many_classes_are_counted_in_groups():
     chance = np.random.default_rng(0)
     ranks = np.where(chance.random((3, 5000)) < 0.3, chance.integers(1, 20_000, (3, 5000)), 0)
-    assert abs(noise_rate(np.zeros((3, 5000)), ranks, 20_000)[0] - 0.3) < 0.03
+    assert abs(noise_rate(np.ones((3, 5000)), ranks, 20_000)[0] - 0.3) < 0.03
 
 
-def test_epochs_have_one_rate_and_the_surer_ones_count_more():
-    share = np.linspace(0, 1, 201)
-    signs = [
-        Sign(np.zeros(1), -((share - at) ** 2) * sure, np.zeros(0), np.zeros(1)) for at, sure in [(0.2, 1), (0.6, 3)]
-    ]
-    assert _together(signs, [0, 1]) == pytest.approx(0.5)
-    assert _together(signs, [0]) == pytest.approx(0.2)
+def test_epochs_have_one_rate_the_surer_ones_count_more_and_the_last_ranks_bound_it():
+    def peaked(at, sure, bound=1.0):
+        return Fit(np.zeros(1), -(((GRID - at) / 0.01) ** 2) * sure, np.zeros(0), np.zeros(1), bound)
+
+    assert _joint_rate([peaked(0.2, 1), peaked(0.6, 3)]) == pytest.approx(0.5, abs=0.01)
+    assert _joint_rate([peaked(0.2, 1)]) == pytest.approx(0.2, abs=0.01)
+    assert _joint_rate([peaked(0.6, 3, 0.3)]) == pytest.approx(0.3, abs=0.01)
 
 
 def test_few_samples_have_a_wide_interval():
@@ -267,8 +316,9 @@ def test_few_samples_have_a_wide_interval():
 
 
 def test_of_ten_right_labels_nobody_can_be_sure():
-    rate, (low, high), _ = noise_rate(np.full((4, 10), 5.0), np.zeros((4, 10)), 3)
-    assert (rate, low) == (0.0, 0.0) and high == pytest.approx(0.3)
+    for classes in (2, 3):
+        rate, (low, high), _ = noise_rate(np.full((4, 10), 5.0), np.zeros((4, 10)), classes)
+        assert 0 < rate <= 0.1 and low == 0 and high == pytest.approx(0.3 + rate)
 
 
 @pytest.mark.parametrize(("competence", "anywhere", "within"), [(3.0, False, 0.1), (5.0, True, 0.2)])
@@ -295,15 +345,15 @@ def test_probabilities_rise_with_the_score_and_their_mean_is_the_rate(rate):
 
 def test_scores_that_are_all_the_same_say_nothing_but_the_rate():
     assert probabilities(np.ones(10), np.arange(10) / 10, 0.2) == pytest.approx(np.full(10, 0.2))
-    assert (probabilities(np.arange(10.0), np.zeros(10), 0.0) == 0).all()
 
 
-def test_ranks_beyond_float16_are_kept(tmp_path):
-    recorder = Recorder(tmp_path, 2, 1)
-    recorder._write("ranks.npy", np.int32, 0, torch.tensor([70_000.0, 1.0]))
-    recorder._write("gaps.npy", np.float16, 0, torch.tensor([1e9, 1.0]))
-    assert np.load(tmp_path / "ranks.npy").tolist() == [[70_000, 1]]
-    assert np.isfinite(np.load(tmp_path / "gaps.npy")).all()
+def test_ranks_beyond_float16_are_kept_and_margins_beyond_it_are_finite():
+    recorder = Recorder(1, lambda: None)
+    logits = torch.arange(70_001.0).unsqueeze(0) * 1e5
+    recorder.on_step(Step(logits, torch.tensor([0]), torch.tensor([0]), torch.zeros(()), None, 0.1))
+    recorder.on_epoch_end(EpochResult(1, 0.1, 0.0, None, 0.0, 0.0))
+    assert recorder.rows["rank"][0].tolist() == [70_000]
+    assert all(np.isfinite(recorder.rows[name][0]).all() for name in ("soft", "hard", "gap"))
 
 
 def test_a_gap_is_that_of_the_best_two_and_negative_where_the_label_is_not_the_best():
@@ -321,24 +371,29 @@ def test_pairs_count_expected_wrong_labels_by_class():
 
 @given(st.text())
 def test_cells_come_back_as_they_were_and_none_begins_a_formula(text):
-    assert unsafe(safe(text)) == text and not safe(text).startswith(("=", "+", "-", "@", "\t", "\r"))
+    assert from_cell(to_cell(text)) == text and not to_cell(text).startswith(("=", "+", "-", "@", "\t", "\r"))
 
 
 @given(st.text().filter(lambda text: not text.startswith("'")))
 def test_cells_that_people_write_stay_as_they_are(text):
-    assert unsafe(text) == text
+    assert from_cell(text) == text
 
 
-@pytest.mark.parametrize("kind", ["embeddings", "features", "images", "photos"])
-def test_recipe_is_a_spec_that_holds_nothing_back(kind):
-    spec = RunSpec.from_dict({"data": "mine", **recipe(5000, kind)})
-    assert spec.holdout == 0 and spec.loss == "auto"
+@pytest.mark.parametrize("shape", [(200,), (5,), (3, 8, 8)])
+def test_recipe_is_a_spec_that_holds_nothing_back(shape):
+    data = Dataset("mine", Split(torch.zeros(4, *shape), torch.tensor([0, 1, 0, 1])), None, ("a", "b"))
+    spec = audit_spec("mine", data, {})
+    assert spec.holdout == 0 and spec.loss == "auto" and spec.test_every == spec.epochs
+    assert audit_spec("mine", data, {"epochs": 3}).test_every == 3
 
 
 def test_few_samples_are_trained_on_for_more_epochs_but_not_until_they_are_memorised():
-    assert [recipe(count, "features")["epochs"] for count in (10, 150, 5000, 10**6)] == [24, 12, 12, 12]
-    assert [recipe(count, "images")["epochs"] for count in (10, 10_000, 10**6)] == [30, 26, 15]
-    assert [recipe(count, "embeddings")["epochs"] for count in (10, 10_000, 50_000, 10**6)] == [20, 13, 11, 10]
+    def epochs(recipe, *counts):
+        return [recipe.settings(count)["epochs"] for count in counts]
+
+    assert epochs(FEATURES, 10, 150, 5000, 10**6) == [24, 12, 12, 12]
+    assert epochs(IMAGES, 10, 10_000, 10**6) == [30, 26, 15]
+    assert epochs(EMBEDDINGS, 10, 10_000, 50_000, 10**6) == [20, 13, 11, 10]
 
 
 def test_an_audit_leaves_the_callers_random_numbers_alone():

@@ -15,9 +15,9 @@ from pyarrow import parquet
 from typer.testing import CliRunner
 
 from curriculoss import cli
-from curriculoss.audit import estimate_noise
+from curriculoss.auditing import estimate_noise
 from curriculoss.data import DataError, load
-from curriculoss.training import Run
+from curriculoss.runs import Run
 
 HOSTILE = '<img src=x onerror="alert(1)">'
 NAMES = ("cat", HOSTILE.replace("/", ""), "=dog")
@@ -84,7 +84,7 @@ def test_files_of_an_audit_agree_with_what_json_says(tmp_path):
     labels = Run(tmp_path / "a/run").arrays("labels")  # of 400 samples, by their place among all
     places = dict(zip(labels["index"].tolist(), labels["given"].tolist(), strict=True))
     assert all(str(places[int(row["index"])]) == row["given"] for row in listed)
-    assert (tmp_path / "a/audit.html").read_text().count("data:image/png;base64") == min(500, max(50, len(listed)))
+    assert (tmp_path / "a/audit.html").read_text().count("data:image/png;base64") == min(500, len(listed))
 
 
 def test_audit_is_told_to_people_too_and_is_not_run_again(tmp_path):
@@ -92,7 +92,7 @@ def test_audit_is_told_to_people_too_and_is_not_run_again(tmp_path):
     first = run(*command).stdout
     before = (tmp_path / "run/result.json").stat().st_mtime_ns
     assert run(*command).stdout == first and (tmp_path / "run/result.json").stat().st_mtime_ns == before
-    assert "of the 200 labels seem to be wrong" in first and "in truth 30.0 % are wrong" in first
+    assert "of the 200 labels seem to be wrong" in first and "in truth 30 % are wrong" in first
     assert f"look at them: {tmp_path / 'audit.html'}" in first and "curriculoss clean" not in first  # it has no path
 
 
@@ -185,7 +185,7 @@ def test_embeddings_with_labels_beside_them(tmp_path):
     (tmp_path / "y.txt").write_text("left\nright\n" * 20)
     given = (tmp_path / "x.npy", "--labels", tmp_path / "y.txt")
     run("audit", *given, "--epochs", "2", "--out", tmp_path / "a", "--json")
-    assert Run(tmp_path / "a/run").result["network"] == "linear"
+    assert Run(tmp_path / "a/run").result.network == "linear"
     run("clean", *given, "--decisions", decided(tmp_path / "d.csv", "1,,fix,left", "2,,drop,"), "--out", tmp_path / "b")
     found = load(tmp_path / "b/x.npz")
     assert len(found.train) == 39 and found.train.target.tolist()[:3] == [0, 0, 1]
@@ -282,7 +282,7 @@ def test_tables_that_cannot_be_audited_are_one_clear_line(tmp_path, text, said):
 def test_a_class_without_readable_images_is_one_clear_line(pets, tmp_path):
     for file in (pets / "cat").iterdir():
         file.write_bytes(b"")
-    assert "cat: a class folder without readable images" in refused("audit", pets, "--out", tmp_path / "a")
+    assert "class 'cat' has no readable images" in refused("audit", pets, "--out", tmp_path / "a")
 
 
 def test_training_that_would_have_nothing_to_test_on_is_refused(table, tmp_path):

@@ -17,22 +17,23 @@ import pytest
 from typer.testing import CliRunner
 
 from curriculoss import cli
-from curriculoss.paper import settings
+from curriculoss._files import locked
 from curriculoss.paper.artefacts import ARTEFACTS
-from curriculoss.paper.records import FILE
-from curriculoss.training import many
-from curriculoss.training.store import locked
+from curriculoss.paper.epochs import EPOCHS_FILE as FILE
+from curriculoss.paper.scales import PAPER, QUICK, REGIME, SCALES, SMOKE
+from curriculoss.runs import many
 
-SMOKE = settings.SCALES["smoke"]
+pytestmark = pytest.mark.slow
+
 TINY = {"data": "digits", "network": "linear", "subset": 64, "epochs": 2}
 ELR = ("figure:elr", "--scale", "smoke", "--jobs", "2", "--out")
 
 
 @pytest.fixture(autouse=True, scope="module")
 def _tiny():
-    base = {name: TINY for name in SMOKE.base if "/" not in name}
+    settings = {name: TINY for name in SMOKE.settings if "/" not in name}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(settings.SCALES, "smoke", replace(SMOKE, base=base))
+        patch.setitem(SCALES, "smoke", replace(SMOKE, settings=settings))
         yield
 
 
@@ -59,13 +60,11 @@ def test_list_names_every_artefact_with_its_runs():
     rows = json.loads(run("list", "--json").stdout)
     assert [row["name"] for row in rows] == list(ARTEFACTS)
     counts = {row["name"]: row["runs"] for row in rows}
-    assert counts["table:fix"]["paper"] == 11 * 5 * 3 and counts["table:webvision"] == {
-        "smoke": 8,
-        "cpu": 0,
-        "paper": 12,
-    }
-    assert counts["figure:weights"]["cpu"] == 0
-    assert all(name in run("list").stdout for name in ARTEFACTS)
+    assert counts["table:fix"][PAPER.name] == 11 * 5 * 3
+    assert counts["table:webvision"] == {SMOKE.name: 8, QUICK.name: 0, REGIME.name: 24, PAPER.name: 12}
+    assert counts["figure:weights"][QUICK.name] == 0
+    said = run("list").stdout
+    assert all(name in said for name in ARTEFACTS) and all(scale.about in said for scale in SCALES.values())
 
 
 def test_a_reader_that_leaves_is_no_error():
@@ -92,7 +91,7 @@ def test_a_table_comes_in_four_forms_and_is_not_trained_twice(tmp_path, monkeypa
         rows = list(csv.DictReader(file))
     assert {"n", "mean", "std", "paper", "difference"} <= set(rows[0]) and {row["n"] for row in rows} == {"1"}
     page = (tmp_path / "README.md").read_text("utf-8")
-    assert "**So far:** 8 of " in page and "`curriculoss reproduce table:webvision --scale smoke` (" in page
+    assert "**8 of " in page and "`curriculoss reproduce table:webvision --scale smoke` (" in page
     assert "| digits for WebVision 50 |" in page and page.count("he fixes on WebVision") == 1
     monkeypatch.setattr(many, "train", None)  # cannot be called
     before = stem.with_suffix(".csv").read_bytes()
@@ -135,8 +134,8 @@ def test_a_record_that_was_cut_is_an_error_that_names_the_file(copy, kept):
 def test_a_folder_has_one_scale(copy):
     before = {path: path.read_bytes() for path in copy.glob("*.*")}
     for arguments in (("figure:elr",), ("table:losses",), ("table:fix", "--dry-run")):
-        said = run(*arguments, "--scale", "cpu", "--out", copy, expect=2).stderr
-        assert f"{copy} has runs of scale smoke; give another folder for cpu" in said and said.count("\n") == 1
+        said = run(*arguments, "--scale", QUICK.name, "--out", copy, expect=2).stderr
+        assert f"{copy} has runs of scale smoke; give another folder for {QUICK.name}" in said and said.count("\n") == 1
     assert {path: path.read_bytes() for path in copy.glob("*.*")} == before
 
 
@@ -188,9 +187,9 @@ def test_without_a_terminal_runs_are_told_line_by_line(tmp_path):
 
 def test_a_plan_needs_no_data_and_a_run_names_all_that_are_not_there(tmp_path):
     nowhere = ("--data-dir", tmp_path / "nowhere", "--out", tmp_path / "out")
-    said = run("claims", "--scale", "cpu", *nowhere, "--dry-run").stdout
-    assert "405 runs, 0 done already; how long the others take is not known: " in said
-    done = run("claims", "--scale", "cpu", *nowhere, expect=2)
+    said = run("claims", "--scale", QUICK.name, *nowhere, "--dry-run").stdout
+    assert "405 runs, 0 done already; the time for the others is unknown: " in said
+    done = run("claims", "--scale", QUICK.name, *nowhere, expect=2)
     assert f"{tmp_path / 'nowhere'} is no folder, and runs need cifar10, cifar100, mnist; give" in done.stderr
     assert not (tmp_path / "out").exists()
 
@@ -204,10 +203,10 @@ def test_formulae_need_no_runs(tmp_path):
     ("arguments", "said"),
     [
         (("table:undefit",), "unknown artefact 'table:undefit', did you mean 'table:underfit'?"),
-        (("table:fix", "--scale", "cpus"), "unknown scale 'cpus', did you mean 'cpu'?"),
-        (("table:fix", "--seeds", "0"), "expected --seeds and --jobs >= 1, got 0"),
-        (("table:fix", "--jobs", "-1"), "expected --seeds and --jobs >= 1, got -1"),
-        (("table:fix", "--scale", "cpu", "--data-dir", "/nowhere", "--out", "never"), "/nowhere"),
+        (("table:fix", "--scale", "smok"), "unknown scale 'smok', did you mean 'smoke'?"),
+        (("table:fix", "--seeds", "0"), "Invalid value for '--seeds': "),
+        (("table:fix", "--jobs", "-1"), "Invalid value for '--jobs': "),
+        (("table:fix", "--data-dir", "/nowhere", "--out", "never"), "/nowhere"),
     ],
 )
 def test_mistakes_are_one_line(arguments, said, tmp_path, monkeypatch):

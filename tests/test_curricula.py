@@ -15,9 +15,9 @@ from mpmath import mp
 from torch.autograd import gradcheck, gradgradcheck
 from torch.testing import assert_close
 
-from curriculoss import RobustLoss, curricula
-from curriculoss.curricula import AEL, AGCE, AUL, CE, FL, GCE, MAE, SCE, TCE, Curriculum, Scaled, Shifted
-from curriculoss.curricula.registry import available, factory
+from curriculoss import RobustLoss, losses
+from curriculoss.losses import AEL, AGCE, AUL, CE, FL, GCE, MAE, SCE, TCE, Curriculum, Scaled, Shifted
+from curriculoss.losses.registry import available, factory
 from tests import reference
 
 F64 = torch.float64
@@ -30,7 +30,7 @@ UNBOUNDED = ("CE", "FL", "SCE")
 
 
 def make(name: str, params: dict[str, float]) -> Curriculum:
-    return getattr(curricula, name)(**params)
+    return getattr(losses, name)(**params)
 
 
 def _grid() -> list[float]:
@@ -70,6 +70,7 @@ def test_every_registered_curriculum_is_in_the_battery_with_at_least_five_settin
         assert cls() in settings  # the defaults
 
 
+@pytest.mark.slow
 @every_curriculum
 @pytest.mark.parametrize("kind", ["loss", "weight"])
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-12), (torch.float32, 1e-5)], ids=["f64", "f32"])
@@ -81,6 +82,7 @@ def test_value_is_exact_over_all_margins(name, params, kind, dtype, tolerance):
     assert worst <= tolerance, f"relative error {worst:.1e} at margin {GRID[i]}"
 
 
+@pytest.mark.slow
 @every_curriculum
 def test_weight_is_minus_the_derivative_of_the_loss(name, params):
     curriculum = make(name, params)
@@ -120,6 +122,7 @@ def test_torch_func_gradient_of_the_loss_is_minus_the_weight(name, params):
     assert torch.equal(torch.func.vmap(curriculum.loss)(margin.reshape(1, -1)), curriculum.loss(margin.reshape(1, -1)))
 
 
+@pytest.mark.slow
 @every_curriculum
 def test_peak_is_the_supremum(name, params):
     curriculum = make(name, params)

@@ -121,7 +121,7 @@ def test_options_are_checked(options, match):
 
 
 def test_targets_must_fit():
-    with pytest.raises(ValueError, match="one target a sample, 50, got 3"):
+    with pytest.raises(ValueError, match="one target per sample, 50, got 3"):
         Batches(pictures(), torch.zeros(3), batch_size=4, mean=MEAN, std=STD)
     with pytest.raises(ValueError, match="shift-flip expects images"):
         batches(Split(torch.zeros(9, 3), torch.zeros(9)), augment="shift-flip")
@@ -184,7 +184,7 @@ def test_a_broken_image_is_one_line_from_any_process(photos, workers):
     broken = photos.paths[5]
     with open(broken, "wb") as file:
         file.write(b"\x89PNG nothing")
-    with pytest.raises(DataError, match=r"5\.png: not a readable image: [^\n]+$") as raised:
+    with pytest.raises(DataError, match=r"5\.png: cannot be read as an image: [^\n]+$") as raised:
         list(batches(photos, workers=workers).epoch(0))
     assert "Traceback" not in str(raised.value)
 

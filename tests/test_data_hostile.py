@@ -12,8 +12,8 @@ import pytest
 import torch
 
 from curriculoss import data
-from curriculoss.data import cifar, files, idx
-from curriculoss.data.pickles import read_pickle, read_torch
+from curriculoss.data import mnist_cifar
+from curriculoss.data.mnist_cifar import read_pickle, read_torch
 
 REAL = os.environ.get("CURRICULOSS_DATA", "")
 real = pytest.mark.skipif(not REAL, reason="the published files are not here: set CURRICULOSS_DATA to their folder")
@@ -76,10 +76,10 @@ def test_an_idx_file_must_be_exactly_what_was_asked_for(tmp_path, spoil, match, 
     path = tmp_path / ("file.gz" if packed else "file")
     raw = struct.pack(">4I", 0x0803, 3, 2, 2) + IMAGES.tobytes()
     path.write_bytes(gzip.compress(raw) if packed else raw)
-    assert idx.read_idx(path, (3, 2, 2)).tolist() == IMAGES.tolist()
+    assert mnist_cifar.read_idx(path, (3, 2, 2)).tolist() == IMAGES.tolist()
     path.write_bytes(gzip.compress(spoil(raw)) if packed else spoil(raw))
     with pytest.raises(data.DataError, match=match):
-        idx.read_idx(path, (3, 2, 2))
+        mnist_cifar.read_idx(path, (3, 2, 2))
 
 
 @pytest.mark.parametrize(
@@ -88,7 +88,7 @@ def test_an_idx_file_must_be_exactly_what_was_asked_for(tmp_path, spoil, match, 
 def test_a_broken_gz_is_one_line(tmp_path, content):
     (tmp_path / "file.gz").write_bytes(content)
     with pytest.raises(data.DataError, match=r"^\S+file\.gz: [^\n]+$"):
-        idx.read_idx(tmp_path / "file.gz", (3, 2, 2))
+        mnist_cifar.read_idx(tmp_path / "file.gz", (3, 2, 2))
 
 
 @real
@@ -106,7 +106,6 @@ def test_published_files_must_be_the_published_ones(tmp_path, name, place, other
         if path.is_file():
             (tmp_path / path.relative_to(REAL)).parent.mkdir(parents=True, exist_ok=True)
             (tmp_path / path.relative_to(REAL)).symlink_to(path)
-    (tmp_path / files.MEMORY).unlink(missing_ok=True)
     content = bytearray((Path(REAL) / (other if harm == "swap" else place)).read_bytes())
     if harm == "flip a byte":
         content[len(content) // 2] ^= 1
@@ -134,7 +133,7 @@ def test_a_hostile_archive_is_refused_and_writes_nothing(tmp_path, kind):
     if kind == "not tar":
         path.write_bytes(b"hello")
     with pytest.raises(data.DataError, match=r"^\S+archive\.tar\.gz: [^\n]+$"):
-        cifar.read_archive(path, ["wanted", "second"])
+        mnist_cifar.read_archive(path, ["wanted", "second"])
     assert [entry.name for entry in tmp_path.iterdir()] == ["inside"]
 
 
@@ -152,4 +151,4 @@ def test_a_hostile_archive_is_refused_and_writes_nothing(tmp_path, kind):
 )
 def test_a_cifar_batch_is_checked(found, match):
     with pytest.raises(data.DataError, match=match):
-        cifar._batch(found, Path("batch"), 2, "labels", 10)
+        mnist_cifar._split([(Path("batch"), found)], 2, "labels", 10)

@@ -6,6 +6,7 @@ import copy
 import math
 import pickle
 from collections.abc import Callable
+from itertools import pairwise
 
 import pytest
 import torch
@@ -14,8 +15,8 @@ from torch import Tensor
 from torch.autograd import gradcheck, gradgradcheck
 from torch.testing import assert_close
 
-from curriculoss import RobustLoss, curricula
-from curriculoss.curricula import AEL, AGCE, AUL, CE, FL, GCE, MAE, SCE, TCE, Curriculum, Designed, Scaled, Shifted
+from curriculoss import RobustLoss, losses
+from curriculoss.losses import AEL, AGCE, AUL, CE, FL, GCE, MAE, SCE, TCE, Curriculum, Designed, Scaled, Shifted
 from tests import reference
 
 F64 = torch.float64
@@ -50,6 +51,7 @@ every_change = pytest.mark.parametrize(
 )
 
 
+@pytest.mark.slow
 @every_base
 @every_change
 def test_loss_and_weight_are_those_of_the_changed_margin(base, derive, change, slope):
@@ -155,7 +157,7 @@ def logistic(margin: Tensor) -> Tensor:
     ids=str,
 )
 def test_designed_from_a_familys_weight_is_the_family(name, params):
-    family = getattr(curricula, name)(**params)
+    family = getattr(losses, name)(**params)
     designed = Designed(limited(family.weight))
     margins = [-1e4, -1000.0, -300.0, -30.0, -5.5, -1.0, -0.1, 0.0, 0.3, 1.0, 5.0, 30.0, 300.0]
     with mp.workdps(reference.DIGITS):  # losses count from their minimum, which is 0 but for AEL
@@ -290,6 +292,7 @@ def test_designed_differentiates_maps_and_nests():
     assert_close(mapped, -designed.weight(margin.detach()), rtol=1e-15, atol=0)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::DeprecationWarning:torch")  # the compiler uses what torch itself has deprecated
 @pytest.mark.parametrize(
     "curriculum",
@@ -362,3 +365,62 @@ def test_designed_expects_some_weight():
 @pytest.mark.parametrize("margin", [-300.0, 5000.0])
 def test_designed_weight_that_vanishes_around_zero_is_not_symmetric(margin):
     assert not Designed(limited(lambda x: (-((x - margin) ** 2)).exp())).symmetric
+
+
+POINTS = ([-8.0, -4.1, 0.3, 3.0], [0.0, 1.0, 0.25, 0.0])
+
+
+@pytest.mark.parametrize("weights", [[0.0, 1.0, 0.25, 0.0], [0.5, 1.0, 0.0, 0.0], [0.0, 0.2, 0.25, 0.7]], ids=str)
+def test_points_are_joined_by_lines_and_the_loss_is_the_area_to_the_right(weights):
+    x = POINTS[0]
+    designed = Designed.from_points(x, torch.tensor(weights, dtype=F64))
+    margin = torch.cat([torch.linspace(-11, 6, 341, dtype=F64), torch.tensor(x, dtype=F64)])
+
+    def weight(at):
+        if not x[0] < at < x[-1]:
+            return weights[0] if at <= x[0] else weights[-1]
+        k = max(i for i in range(3) if x[i] <= at)
+        return weights[k] + (weights[k + 1] - weights[k]) * (at - x[k]) / (x[k + 1] - x[k])
+
+    def area(low, high):
+        """Of trapezia between the points; the line is straight between two of them."""
+        ends = [low, *(each for each in x if low < each < high), high]
+        return sum((weight(a) + weight(b)) / 2 * (b - a) for a, b in pairwise(ends))
+
+    start = 0.0 if weights[-1] else 20.0  # beyond all points: the area is infinite if the last weight is not 0
+    areas = [area(at, start) if at < start else -area(start, at) for at in margin.tolist()]
+    assert_close(
+        designed.weight(margin), torch.tensor([weight(at) for at in margin.tolist()], dtype=F64), rtol=1e-14, atol=1e-16
+    )
+    assert_close(designed.loss(margin), torch.tensor(areas, dtype=F64), rtol=1e-13, atol=1e-15)
+    assert designed.peak.weight == max(weights)
+
+
+def test_a_curriculum_from_points_is_a_value_that_differentiates():
+    designed = Designed.from_points(*POINTS)
+    assert pickle.loads(pickle.dumps(designed)) == designed == Designed.from_points(*map(tuple, POINTS))
+    assert designed != Designed.from_points(POINTS[0], [0.0, 1.0, 0.5, 0.0]) and designed.peak == (-4.1, 1.0)
+    ends = torch.tensor([-math.inf, math.inf, math.nan], dtype=F64)
+    assert designed.weight(ends)[:2].tolist() == [0, 0] and designed.weight(ends)[2].isnan()
+    margin = torch.linspace(-9.05, 4.95, 15, dtype=F64, requires_grad=True)  # no kink
+    assert gradcheck(designed.loss, (margin,)) and gradcheck(designed.weight, (margin,))
+
+
+@pytest.mark.parametrize(
+    ("margins", "weights", "message"),
+    [
+        ([0.0], [1.0], "at least two margins and a weight for each, got 1 margins and 1 weights"),
+        ([0.0, 1.0], [1.0], "got 2 margins and 1 weights"),
+        ([0.0, 2.0, 2.0], [1.0, 1.0, 1.0], "expects increasing margins, got 2 after 2"),
+        ([0.0, math.inf], [1.0, 1.0], "expects finite margins, got inf"),
+        ([0.0, 1.0], [1.0, math.nan], "expects finite weights, got nan"),
+        ([0.0, 1.0], ["much", 1.0], "expects numbers as weights, got"),
+        (None, [1.0], "expects numbers as margins, got None"),
+        ([0.0, 1.0], [1.0, -0.5], r"Designed expects finite weights >= 0, got -0.\d+ at margin"),
+        ([0.0, 1.0], [0.0, 0.0], "not 0 everywhere"),
+    ],
+    ids=["one", "too few", "equal", "infinite", "nan", "text", "none", "negative", "zero"],
+)  # fmt: skip
+def test_points_are_checked(margins, weights, message):
+    with pytest.raises((ValueError, TypeError), match=message):
+        Designed.from_points(margins, weights)

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 EXAMPLES = Path(__file__).parent.parent / "examples"
 SAYS = {
     "plain_pytorch": r"accuracy on clean labels (0\.9|1\.0)",

@@ -12,18 +12,16 @@ from mpmath import mp
 from torch import Tensor, nn
 
 from curriculoss import initial
-from curriculoss.curricula import AGCE, AUL, CE, GCE, MAE, SCE, Curriculum, Scaled, Shifted
+from curriculoss.fixing import TAU, FixPlan, fix, mean_initial_weight, plan_fix, underfitting
 from curriculoss.initial import (
     affordable_samples,
     expected_initial_margin,
-    fix,
-    mean_initial_weight,
     measure_initial_margins,
     simulate_initial_margins,
-    underfitting,
 )
+from curriculoss.losses import AGCE, AUL, CE, GCE, MAE, SCE, Curriculum, Scaled, Shifted
+from curriculoss.losses.regularized import NCE
 from curriculoss.margin import soft_margin
-from curriculoss.regularized import NCE
 
 
 def seeded(seed: int) -> torch.Generator:
@@ -133,7 +131,7 @@ def test_simulation_takes_bounded_memory(monkeypatch: pytest.MonkeyPatch) -> Non
 
     monkeypatch.setattr(torch, "randn", randn)
     assert len(simulate_initial_margins(10**6, 9)) == 9
-    assert max(sizes) <= initial.CHUNK < sum(sizes) == 9 * 10**6
+    assert max(sizes) <= initial.SCORES_AT_ONCE < sum(sizes) == 9 * 10**6
 
 
 def test_no_samples_are_refused() -> None:
@@ -271,7 +269,7 @@ def test_fixes_are_the_papers() -> None:
 
 @pytest.mark.parametrize("method", ["scale", "shift"])
 def test_tau_is_where_ten_classes_start_unless_given(method: str) -> None:
-    assert fix(MAE(), method, num_classes=100) == fix(MAE(), method, tau=initial.TAU, num_classes=100) != MAE()
+    assert fix(MAE(), method, num_classes=100) == fix(MAE(), method, tau=TAU, num_classes=100) != MAE()
 
 
 def test_measured_margins_are_averaged() -> None:
@@ -306,6 +304,19 @@ def test_a_fix_that_would_do_harm_does_nothing_and_says_so(method: str, given: d
     with pytest.warns(UserWarning, match=rf"fix '{method}' would do harm with an expected {said}") as caught:
         assert fix(curriculum, method, **given) is curriculum
     assert caught[0].filename == __file__
+
+
+def test_a_plan_says_what_is_done_and_why_not() -> None:
+    scaled, shifted = (plan_fix(MAE(), method, num_classes=100) for method in ("scale", "shift"))
+    start = expected_initial_margin(100)
+    assert scaled == FixPlan(Scaled(MAE(), TAU / -start), "scale", TAU / -start, None, start)
+    assert shifted == FixPlan(Shifted(MAE(), -start - TAU), "shift", None, -start - TAU, start)
+    assert scaled.applied and not scaled.reason
+    left = plan_fix(MAE(), "scale", tau=0.5, initial_margin=1.0)
+    assert (left.curriculum, left.alpha, left.margin, left.applied) == (MAE(), 0.5, 1.0, False)
+    assert left.reason.startswith("fix 'scale' would do harm") and left.reason.endswith("left as it is")
+    same = plan_fix(MAE(), "logit-bias", num_classes=10)
+    assert (same.curriculum, same.beta, same.applied) == (MAE(), 0.0, True)
 
 
 def test_who_insists_gets_the_harm() -> None:

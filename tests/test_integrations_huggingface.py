@@ -22,6 +22,8 @@ from curriculoss import CE, GCE, MAE, AutoLoss, RobustLoss, Shifted, soft_margin
 from curriculoss.integrations.huggingface import MonitorCallback, TrainerLoss
 from curriculoss.monitor import Monitor
 
+pytestmark = pytest.mark.slow
+
 VOCABULARY, LENGTH, CLASSES, COUNT = 19, 6, 5, 16
 
 

@@ -21,6 +21,7 @@ from curriculoss.monitor import Epoch, Monitor
 COUNT, FEATURES, CLASSES, BATCH, RATE = 24, 4, 5, 4, 0.2
 
 pytestmark = [
+    pytest.mark.slow,
     pytest.mark.filterwarnings("ignore:.*does not have many workers"),
     pytest.mark.filterwarnings("ignore:.*exists and is not empty"),
     pytest.mark.filterwarnings("ignore:.*LeafSpec:FutureWarning"),  # Lightning 2.6 with torch 2.13

@@ -20,6 +20,8 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 from curriculoss import GCE, MAE, Scaled, fix
 from curriculoss.integrations.sklearn import RobustClassifier
 
+pytestmark = pytest.mark.slow
+
 
 @parametrize_with_checks([RobustClassifier(epochs=25)])
 def test_it_is_an_estimator_like_any_other(estimator: RobustClassifier, check: Callable[[Any], None]) -> None:

@@ -15,8 +15,8 @@ from torch.utils._pytree import tree_leaves
 
 from curriculoss import linear as module
 from curriculoss import margin
-from curriculoss.curricula import CE, GCE, MAE, Scaled
 from curriculoss.linear import linear_soft_margin
+from curriculoss.losses import CE, GCE, MAE, Scaled
 from curriculoss.margin import soft_margin
 from tests.reference import Largest, draw, gradient, labels, naive_margins
 
@@ -29,8 +29,8 @@ one_block = pytest.mark.parametrize("block", [None], indirect=True, ids=["one bl
 @pytest.fixture(params=[None, 40], ids=["one block", "many blocks"], autouse=True)
 def block(request, monkeypatch):
     if request.param:
-        monkeypatch.setattr(module, "BLOCK", request.param)
-        monkeypatch.setattr(margin, "BLOCK", request.param)
+        monkeypatch.setattr(module, "BLOCK_LOGITS", request.param)
+        monkeypatch.setattr(margin, "BLOCK_NUMBERS", request.param)
     return request.param
 
 
@@ -99,7 +99,7 @@ def test_half_precision_is_no_worse_than_the_unfused_path(dtype):
 @one_block
 def test_gradient_of_half_precision_weights_gathers_over_many_blocks_in_float32(monkeypatch):
     hidden, weight = torch.ones(600, 2, dtype=torch.bfloat16), torch.zeros(2, 2, dtype=torch.bfloat16)
-    monkeypatch.setattr(module, "BLOCK", 2)
+    monkeypatch.setattr(module, "BLOCK_LOGITS", 2)
     (grad,) = gradient(lambda w: linear_soft_margin(hidden, w, None, torch.zeros(600, dtype=torch.int64)), weight)
     assert grad.tolist() == [[600.0, 600.0], [-600.0, -600.0]]  # in bfloat16, 256 + 1 is 256
 
@@ -156,6 +156,7 @@ def test_strides_do_not_matter():
 # ---- derivatives ----
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bias", [True, False], ids=["bias", "no bias"])
 def test_first_and_second_derivatives_check(bias):
     *inputs, target = layer(3, bias=bias)
@@ -200,7 +201,7 @@ def test_no_buffer_is_made_for_what_needs_no_gradient(wanted):
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
 def test_logits_are_never_all_there(monkeypatch, dtype):
-    monkeypatch.setattr(module, "BLOCK", 4 * 700)
+    monkeypatch.setattr(module, "BLOCK_LOGITS", 4 * 700)
     hidden, weight = draw(50, 5, dtype=dtype).requires_grad_(), draw(700, 5, seed=1, dtype=dtype).requires_grad_()
     with Largest() as largest:
         linear_soft_margin(hidden, weight, None, labels(50, num_classes=700)).sum().backward()
@@ -326,6 +327,7 @@ def compare_compiled(compiled, eager, target: Tensor, *inputs: Tensor) -> None:
     assert_close(*gradients, rtol=tolerance, atol=tolerance)
 
 
+@pytest.mark.slow
 @compiles
 @one_block
 @pytest.mark.parametrize(("backend", "dtype"), [("inductor", torch.float32), ("aot_eager", torch.bfloat16)], ids=str)
@@ -338,6 +340,7 @@ def test_compiled_margin_is_the_eager_one_for_every_batch_size(backend, dtype):
         compare_compiled(compiled, soft_margin, target, draw(size, 9, seed=size, dtype=dtype))
 
 
+@pytest.mark.slow
 @compiles
 @one_block
 def test_compiled_linear_margin_is_the_eager_one_for_every_batch_size():
@@ -348,6 +351,7 @@ def test_compiled_linear_margin_is_the_eager_one_for_every_batch_size():
         compare_compiled(compiled, linear_soft_margin, target, *inputs)
 
 
+@pytest.mark.slow
 @compiles
 @one_block
 @pytest.mark.parametrize("style", ["made inside", "made outside"])

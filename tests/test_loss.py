@@ -1,4 +1,4 @@
-"""RobustLoss: the conventions of F.cross_entropy for every loss, its two scales, its uses as a module."""
+"""Every loss called, as a function and as a module: F.cross_entropy's conventions, the two scales, the weights."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ from torch.autograd import gradcheck, gradgradcheck
 from torch.nn import functional as F
 from torch.testing import assert_close
 
-from curriculoss import GLS, NCE, RobustLoss, available, fix, get, soft_margin
-from curriculoss.curricula import AUL, CE, FL, GCE, MAE, Curriculum, Designed, Scaled, Shifted
+from curriculoss import GLS, NCE, ActivePassive, AutoLoss, PeerLoss, RobustLoss, available, fix, get, soft_margin
+from curriculoss.functional import robust_loss
+from curriculoss.losses import AUL, CE, FL, GCE, MAE, Curriculum, Designed, Scaled, Shifted
 from tests.reference import Largest, draw, gradient, labels
 
 F64 = torch.float64
@@ -159,6 +160,152 @@ def test_class_weights_weigh_samples_and_their_sum_divides_the_mean(curriculum, 
     assert_same(lambda x: criterion(x, target), by_definition, logits)
 
 
+# ---- one path ----
+
+EVERY_KIND = {**EVERY, **{type(loss).__name__: loss for loss in CURRICULA[-3:]}}
+every_kind = pytest.mark.parametrize("loss", EVERY_KIND.values(), ids=EVERY_KIND.keys())
+
+
+@pytest.mark.slow
+@every_reduction
+@pytest.mark.parametrize("kind", KINDS)
+@every_kind
+def test_a_call_the_function_and_the_module_are_the_same_to_the_bit(loss, kind, reduction):
+    logits, target = batch((8, 5, 2), kind, torch.float32)
+    options = {"reduction": reduction, "class_weight": torch.linspace(0.2, 3.0, 5)}
+    for given in ({}, options, {**options, "normalize": False}):
+        found = []
+        for call in (
+            loss,
+            lambda x, y, **o: robust_loss(x, y, loss, **o),
+            lambda x, y, **o: RobustLoss(loss, **o)(x, y),
+        ):
+            with torch.random.fork_rng():
+                torch.manual_seed(0)
+                found.append(gradient(lambda x, c=call, g=given: c(x, target, **g), logits)[0])
+        assert all(torch.equal(grad, found[0]) for grad in found)
+
+
+def test_a_wrong_call_names_the_loss_that_was_called():
+    logits, target = draw(6, 5), labels(6, num_classes=5)
+    for options, message in (
+        ({"reduction": "avg"}, "GCE expects reduction 'mean', 'sum' or 'none', got 'avg'"),
+        ({"ignore_index": None}, "GCE expects an integer ignore_index, got None"),
+        ({"class_weight": torch.ones(4)}, "GCE expects 4 classes, as many as class_weight has, got 5"),
+    ):
+        with pytest.raises((TypeError, ValueError), match=message):
+            GCE(0.7)(logits, target, **options)
+    with pytest.raises(TypeError, match=r"robust_loss expects a loss such as MAE\(\) or get\('mae'\), got 'mae'"):
+        robust_loss(logits, target, "mae")
+
+
+# ---- sample weights ----
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("kind", KINDS)
+@every_reduction
+@every_fixed_loss
+def test_sample_weights_count_as_class_weights_do(loss, reduction, kind, weighted):
+    logits, target = batch((8, 5, 2), kind)
+    class_weight = torch.linspace(0.2, 3.0, 5, dtype=F64) if weighted else None
+    sample_weight = draw(8, 2, seed=6).exp()
+    sample_weight[2, 1] = 0.0
+
+    def by_definition(x: Tensor) -> Tensor:
+        each = loss(x, target, reduction="none", class_weight=class_weight) * sample_weight
+        counts = torch.ones(8, 2, dtype=F64)
+        if kind != "probabilities":
+            counts = (target >= 0) * (1.0 if class_weight is None else class_weight[target.clamp(min=0)])
+        return {"none": each, "sum": each.sum(), "mean": each.sum() / (counts * sample_weight).sum()}[reduction]
+
+    criterion = RobustLoss(loss, reduction=reduction, class_weight=class_weight)
+    assert_same(lambda x: criterion(x, target, sample_weight), by_definition, logits)
+
+
+def test_a_weight_per_row_counts_for_all_of_its_targets_and_one_for_a_single_sample():
+    logits, target = batch((4, 5, 3, 2), "ignored")
+    per_row = torch.tensor([0.5, 1.0, 2.0, 0.0])
+    everywhere = per_row.reshape(4, 1, 1).expand(4, 3, 2)
+    for labelled in (target, logits.softmax(1)):
+        assert_close(MAE()(logits, labelled, sample_weight=per_row), MAE()(logits, labelled, sample_weight=everywhere))
+    one = MAE()(logits[0, :, 0, 0], target[1, 0, 0], reduction="sum", sample_weight=torch.tensor(3.0))
+    assert_close(one, 3 * MAE()(logits[0, :, 0, 0], target[1, 0, 0]))
+
+
+def test_samples_without_weight_may_have_an_infinite_loss_and_weights_may_be_learned():
+    logits, target = draw(4, 3).requires_grad_(), torch.tensor([0, 1, 2, 0])
+    masked = logits.detach().clone()
+    masked[1, 1] = -math.inf
+    keep = torch.tensor([True, False, True, True])
+    assert_close(CE()(masked, target, sample_weight=keep), CE()(logits[keep], target[keep]))
+    assert gradient(lambda x: CE()(x, target, sample_weight=keep), masked)[0].isfinite().all()
+    weight = torch.ones(4, dtype=F64, requires_grad=True)
+    (found,) = torch.autograd.grad(MAE()(logits, target, sample_weight=weight, reduction="sum"), weight)
+    assert_close(found, MAE()(logits, target, reduction="none"))
+
+
+@pytest.mark.parametrize("given", [torch.ones(5), torch.ones(6, 1), torch.ones(6) * 1j, [1.0] * 6], ids=str)
+def test_other_sample_weights_are_refused(given):
+    logits, target = draw(6, 5), labels(6, num_classes=5)
+    for criterion in (RobustLoss(MAE()), AutoLoss(5)):
+        name = type(criterion).__name__
+        with pytest.raises(ValueError, match=rf"{name} expects sample_weight as a tensor of shape \(6,\), got "):
+            criterion(logits, target, given)
+
+
+def test_linear_takes_sample_weights():
+    inputs, target = (draw(8, 6), draw(5, 6, seed=2), None), batch((8, 5), "ignored")[1]
+    weight = torch.linspace(0, 1, 8)
+    for make in (lambda: RobustLoss(GCE(0.3)), lambda: AutoLoss(5).eval()):
+        fused, plain = make().linear(*inputs, target, weight), make()(F.linear(*inputs), target, weight)
+        assert_close(fused, plain, rtol=1e-11, atol=1e-13)
+
+
+# ---- what loops and monitors ask ----
+
+
+@pytest.mark.parametrize("size", [(20, 5), (7, 5, 2), (400, 50), (2**7, 2**14)], ids=str)  # up to two blocks
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, F64], ids=str)
+@pytest.mark.parametrize("loss", [MAE(), NCE(), "auto"], ids=str)
+def test_loss_comes_with_the_margin_that_soft_margin_gives_to_the_bit(loss, dtype, size):
+    logits, target = batch(size, "ignored", dtype)
+    logits[1, 1:], logits[2, :] = -math.inf, -math.inf
+    target[1] = 0
+    criterion = AutoLoss(size[1]).eval() if loss == "auto" else RobustLoss(loss)
+    logits.requires_grad_()
+    value, margin = criterion.loss_and_margin(logits, target)
+    assert torch.equal(margin, soft_margin(logits, target).detach()) and margin[1].isinf().all()
+    assert not margin.requires_grad and margin.dtype == (F64 if dtype == F64 else torch.float32)
+    assert_close(value, criterion(logits, target), rtol=0, atol=0)
+    assert_close(*(torch.autograd.grad(x, logits)[0] for x in (value, criterion(logits, target))), rtol=0, atol=0)
+
+
+def test_a_single_sample_and_probabilities_come_with_margins_too():
+    logits, target = batch((6, 5), "probabilities")
+    assert torch.equal(RobustLoss(MAE()).loss_and_margin(logits, target)[1], soft_margin(logits, logits.argmax(1)))
+    assert RobustLoss(MAE()).loss_and_margin(logits[0], torch.tensor(3))[1] == soft_margin(logits[0], torch.tensor(3))
+
+
+@every_kind
+def test_only_a_curriculum_has_a_fixed_weight_function_of_the_margin(loss):
+    assert loss.curriculum is (loss if isinstance(loss, Curriculum) else None) is RobustLoss(loss).curriculum
+    assert loss.version == RobustLoss(loss).version == AutoLoss(5).version == 1
+    assert AutoLoss(5).curriculum is None
+
+
+@every_kind
+def test_criterion_weighs_with_the_weights_of_its_loss_times_its_scale(loss):
+    logits, target = batch((40, 5), "indices")
+    criterion, margin = RobustLoss(loss), soft_margin(logits, target)
+    assert_close(criterion.weight(margin, logits, target), loss.weights(margin, logits, target) / loss.unit_weight)
+    if loss.curriculum is not None:
+        assert_close(criterion.weight(margin, None, target), loss.weight(margin) / loss.peak.weight)
+    else:
+        with pytest.raises(ValueError, match="has a second term: its weight expects logits, got margins alone"):
+            criterion.weight(margin, None, target)
+
+
 # ---- the two scales ----
 
 
@@ -300,6 +447,7 @@ def test_mapped_gradients_are_those_of_single_samples(loss):
         assert_close(mapped, single, rtol=1e-13, atol=1e-15)
 
 
+@pytest.mark.slow
 @compiles
 @pytest.mark.parametrize(
     ("losses", "backend"),
@@ -330,8 +478,8 @@ def test_walked_blocks_are_one_block(loss, reduction, dtype, monkeypatch):
     logits, target = batch((16, 5, 2), "ignored", dtype)
     criterion = RobustLoss(loss, reduction=reduction)
     whole = criterion(logits, target), gradient(lambda x: criterion(x, target), logits)[0]
-    monkeypatch.setattr("curriculoss.margin.BLOCK", 8)
-    monkeypatch.setattr("curriculoss.batch.BLOCK", 8)
+    monkeypatch.setattr("curriculoss.margin.BLOCK_NUMBERS", 8)
+    monkeypatch.setattr("curriculoss.losses.surprise.BLOCK_NUMBERS", 8)
     with Largest() as largest:
         value = criterion(logits, target)
     assert largest.numel < logits.numel()
@@ -342,8 +490,8 @@ def test_walked_blocks_are_one_block(loss, reduction, dtype, monkeypatch):
 
 @pytest.mark.parametrize(("loss", "reduction"), [(MAE(), "mean"), (AUL(2.0, 2.0), "sum"), (NCE(), "none")], ids=str)
 def test_derivatives_of_walked_blocks_check(loss, reduction, monkeypatch):
-    monkeypatch.setattr("curriculoss.margin.BLOCK", 8)
-    monkeypatch.setattr("curriculoss.batch.BLOCK", 8)
+    monkeypatch.setattr("curriculoss.margin.BLOCK_NUMBERS", 8)
+    monkeypatch.setattr("curriculoss.losses.surprise.BLOCK_NUMBERS", 8)
     logits, target = draw(4, 3, scale=1.0).requires_grad_(), torch.tensor([2, -100, 0, 1])
     criterion = RobustLoss(loss, reduction=reduction)
     assert gradcheck(lambda x: criterion(x, target), (logits,))
@@ -375,11 +523,13 @@ def test_linear_of_an_ignored_batch_has_no_mean_and_no_gradient():
     assert value.isnan() and all((grad == 0).all() for grad in torch.autograd.grad(value, inputs))
 
 
-def test_linear_refuses_what_is_not_of_the_standard_form():
-    with pytest.raises(TypeError, match=r"linear expects a standard-form loss such as MAE\(\), got NCE\(\)"):
-        RobustLoss(NCE()).linear(torch.zeros(2, 3), torch.zeros(4, 3), None, ZEROS[:2])
-    with pytest.raises(ValueError, match=r"from 0 to 3 .* as target, got 4"):
-        RobustLoss(MAE()).linear(torch.zeros(4, 3), torch.zeros(4, 3), None, ZEROS + 4)
+def test_linear_refuses_losses_that_need_the_whole_batch_and_labels_that_are_no_class():
+    for loss in (PeerLoss(), ActivePassive((CE(), 1.0), (PeerLoss(), 0.5))):
+        with pytest.raises(TypeError, match=r"linear expects a loss of each sample's own logits, got .*PeerLoss\("):
+            RobustLoss(loss).linear(torch.zeros(2, 3), torch.zeros(4, 3), None, ZEROS[:2])
+    for loss in (MAE(), NCE()):
+        with pytest.raises(ValueError, match=r"from 0 to 3 .* as target, got 4"):
+            RobustLoss(loss).linear(torch.zeros(4, 3), torch.zeros(4, 3), None, ZEROS + 4)
 
 
 # ---- in a training loop ----

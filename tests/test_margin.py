@@ -14,7 +14,7 @@ from torch.testing import assert_close
 
 from curriculoss import RobustLoss
 from curriculoss import margin as module
-from curriculoss.curricula import CE, FL, GCE, MAE, SCE, Scaled
+from curriculoss.losses import CE, FL, GCE, MAE, SCE, Scaled
 from curriculoss.margin import soft_margin
 from tests.reference import Largest, draw, gradient, labels, margins, naive_margins
 
@@ -24,12 +24,14 @@ HALVES = [torch.float16, torch.bfloat16]
 
 
 @pytest.fixture(
-    params=[{}, {"SOME": 1, "MANY": 1}, {"BLOCK": 16}], ids=["one block", "large", "many blocks"], autouse=True
+    params=[{}, {"EXP2_NUMBERS": 1, "UNMASKED_NUMBERS": 1}, {"BLOCK_NUMBERS": 16}],
+    ids=["one block", "large", "many blocks"],
+    autouse=True,
 )
 def block(request, monkeypatch):
     for name, value in request.param.items():
         monkeypatch.setattr(module, name, value)
-    return request.param.get("BLOCK")
+    return request.param.get("BLOCK_NUMBERS")
 
 
 # ---- accuracy ----
@@ -44,6 +46,7 @@ def test_large_margins_come_out_exactly(dtype, offset):
     assert_close(soft_margin(three, torch.tensor([0])).item(), 40 - math.log(2), rtol=torch.finfo(dtype).eps, atol=0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [torch.float32, F64], ids=str)
 @pytest.mark.parametrize("offset", [0.0, 1e4])
 @pytest.mark.parametrize(("scale", "num_classes"), [(1.0, 2), (1.0, 300), (20.0, 30), (2000.0, 10)])
@@ -64,6 +67,7 @@ def test_adding_ten_thousand_to_all_logits_changes_nothing_but_rounding():
     assert torch.equal(soft_margin(coarse.float() + 1e4, target), soft_margin(coarse.float(), target))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", HALVES, ids=str)
 @pytest.mark.parametrize("scale", [1.0, 10.0, 1000.0])
 def test_half_precision_is_no_worse_than_the_naive_float32_formula(dtype, scale):
@@ -357,9 +361,9 @@ def test_second_derivative_is_finite_beside_masks_and_ignored_samples():
 def test_blocks_do_not_change_the_result_and_are_walked_one_by_one(size, dtype, monkeypatch):
     logits, target = draw(64, 10, 3, dtype=dtype), labels(64, 3, num_classes=10)
     target[5] = -100
-    monkeypatch.setattr(module, "BLOCK", 2**20)
+    monkeypatch.setattr(module, "BLOCK_NUMBERS", 2**20)
     whole = soft_margin(logits, target), gradient(lambda x: soft_margin(x, target), logits)[0]
-    monkeypatch.setattr(module, "BLOCK", size)
+    monkeypatch.setattr(module, "BLOCK_NUMBERS", size)
     with Largest() as largest:
         margin = soft_margin(logits, target)
     assert (largest.numel < logits.numel()) == (size < logits.numel())

@@ -20,8 +20,10 @@ from curriculoss import (
     MAE,
     MSE,
     NCE,
+    AutoLoss,
     Curriculum,
     Designed,
+    Loss,
     PeerLoss,
     RobustLoss,
     Scaled,
@@ -29,8 +31,8 @@ from curriculoss import (
     get,
     soft_margin,
 )
+from curriculoss.losses.criterion import Criterion
 from curriculoss.monitor import Epoch, Histogram, Monitor, stream
-from curriculoss.regularized import Regularized
 
 SAMPLES, CLASSES = 50, 7
 
@@ -101,7 +103,7 @@ WEIGHTS: list[tuple[Curriculum, Callable[[Any], Any]]] = [
 def test_numbers_are_those_of_the_whole_history(
     loss: Curriculum, weight_of: Callable[[Any], Any], chunk: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stream, "CHUNK", chunk)
+    monkeypatch.setattr(stream, "BUFFERED_SAMPLES", chunk)
     run = training(seed=chunk)
     past = history(run)
     weight = weight_of(1 / (1 + np.exp(-past["margin"])))
@@ -301,7 +303,7 @@ def test_half_precision_is_measured_in_float32() -> None:
 # Weights
 
 
-def mean_weight(loss: Curriculum | Regularized | RobustLoss, logits: Tensor, target: Tensor, **options: Any) -> float:
+def mean_weight(loss: Loss | RobustLoss, logits: Tensor, target: Tensor, **options: Any) -> float:
     monitor = Monitor(loss, num_classes=logits.shape[1], **options)
     monitor.update(logits=logits, target=target, learning_rate=0.3)
     value = monitor.end_epoch().mean_weight
@@ -309,7 +311,13 @@ def mean_weight(loss: Curriculum | Regularized | RobustLoss, logits: Tensor, tar
     return value
 
 
-def weight_of_each(loss: Curriculum | Regularized | RobustLoss, logits: Tensor, target: Tensor) -> Tensor:
+def nce_bound(logits: Tensor, target: Tensor) -> Tensor:
+    """γ(w_CE + ε(1 − 1/K)), from the parts of the loss."""
+    parts, weight = NCE().parts(logits, target), CE().weight(soft_margin(logits, target))
+    return parts.primary_scale * weight + parts.regularizer_scale * (1 - 1 / logits.shape[1])
+
+
+def weight_of_each(loss: Loss | RobustLoss, logits: Tensor, target: Tensor) -> Tensor:
     return torch.tensor([mean_weight(loss, logits[[i]], target[[i]]) for i in range(len(logits))])
 
 
@@ -336,7 +344,7 @@ PRIOR = (0.3, *[0.1] * 6, 0.05, 0.05, 0.0)
 )
 @pytest.mark.parametrize("masked", [False, True])
 def test_the_weight_of_a_second_term_is_half_the_norm_of_the_gradient(
-    loss: Regularized, masked: bool, batch: tuple[Tensor, Tensor]
+    loss: Loss, masked: bool, batch: tuple[Tensor, Tensor]
 ) -> None:
     logits, target = batch
     if masked:  # classes that do not exist for half of the samples
@@ -348,16 +356,12 @@ def test_the_weight_of_a_second_term_is_half_the_norm_of_the_gradient(
 
 
 def test_a_loss_of_ones_own_is_differentiated(batch: tuple[Tensor, Tensor]) -> None:
-    class Own(Regularized):
+    class Own(Loss):
         formula = "2*mse"
-        regularizer = "2*mse's"
         primary = MAE()
 
         def of(self, batch: Any) -> Tensor:
             return 2 * MSE().of(batch)
-
-        def _parts(self, batch: Any) -> Any:
-            raise NotImplementedError
 
     own = weight_of_each(Own(), *batch)
     torch.testing.assert_close(own, 2 * weight_of_each(MSE(), *batch), rtol=1e-4, atol=1e-6)
@@ -371,7 +375,7 @@ def test_nce_is_bounded_sample_by_sample_and_tightly(batch: tuple[Tensor, Tensor
     weight = weight_of_each(NCE(), logits, target).double()
     assert (weight >= true * (1 - 1e-5)).all()
     assert (true / weight).max() > 0.999
-    torch.testing.assert_close(weight.float(), NCE().gradient_bound(logits, target) / 2, rtol=1e-4, atol=1e-9)
+    torch.testing.assert_close(weight.float(), nce_bound(logits, target), rtol=1e-4, atol=1e-9)
 
 
 def test_nce_knows_masked_classes_and_labels() -> None:
@@ -381,7 +385,7 @@ def test_nce_knows_masked_classes_and_labels() -> None:
         [torch.tensor(mean_weight(NCE(), s[None], y[None])) for s, y in zip(logits, target, strict=True)]
     )
     # A bound with a masked label is that of nothing to learn; the library's own has 0 there, too.
-    torch.testing.assert_close(found[[0, 2]], NCE().gradient_bound(logits, target)[[0, 2]] / 2)
+    torch.testing.assert_close(found[[0, 2]], nce_bound(logits, target)[[0, 2]])
     assert found[1:].tolist() == [0, 0]
 
 
@@ -456,10 +460,8 @@ def test_an_infinite_margin_stays_with_its_group() -> None:
 
 @pytest.mark.parametrize("loss", [GCE(0.7), NCE()], ids=str)
 @pytest.mark.parametrize("chunk", [13, 2**15])
-def test_a_resumed_monitor_goes_on_to_the_last_bit(
-    loss: Curriculum | Regularized, chunk: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(stream, "CHUNK", chunk)
+def test_a_resumed_monitor_goes_on_to_the_last_bit(loss: Loss, chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stream, "BUFFERED_SAMPLES", chunk)
     run = training(2, epochs=4)
     whole = Monitor(loss, num_classes=CLASSES, num_samples=SAMPLES)
     expected = follow(whole, run)
@@ -520,10 +522,8 @@ def no_waiting(monkeypatch: pytest.MonkeyPatch) -> Callable[[bool], None]:
 
 
 @pytest.mark.parametrize("loss", [CE(), GCE(0.7), NCE(), get("gls"), get("nce+mae"), PeerLoss()], ids=str)
-def test_update_never_waits(
-    loss: Curriculum | Regularized, no_waiting: Callable[[bool], None], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(stream, "CHUNK", 11)
+def test_update_never_waits(loss: Loss, no_waiting: Callable[[bool], None], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stream, "BUFFERED_SAMPLES", 11)
     monitor = Monitor(loss, num_classes=CLASSES, num_samples=SAMPLES)
     run = training(0)
     no_waiting(True)
@@ -563,7 +563,7 @@ def test_a_million_samples_and_a_thousand_classes_take_less_than_100_mb() -> Non
     ("given", "message"),
     [
         ({"target": torch.zeros(2)}, "expects int64 class indices as target, got torch.float32"),
-        ({"logits": None}, "expects logits"),
+        ({"logits": None}, "expects logits .* got neither"),
         ({"logits": torch.zeros(2, 3)}, r"expects floating-point logits \(2, 7\), got torch.float32 \(2, 3\)"),
         ({"logits": torch.zeros(2, 7).long()}, "expects floating-point logits"),
         ({"index": None}, "expects the index of each sample"),
@@ -580,8 +580,24 @@ def test_a_wrong_batch_is_refused(given: dict[str, Any], message: str) -> None:
         monitor.update(**{**right, **given}, learning_rate=0.1)
 
 
+@pytest.mark.parametrize("loss", [MAE(), NCE(), get("gls"), AutoLoss(CLASSES)], ids=lambda x: type(x).__name__)
+def test_margins_that_the_loss_has_computed_give_the_same_numbers(
+    loss: Loss | Criterion, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    criterion = loss if isinstance(loss, Criterion) else RobustLoss(loss)
+    without, with_margins = (Monitor(criterion, num_classes=CLASSES, num_samples=SAMPLES) for _ in range(2))
+    for steps in training(3):
+        for step in steps:
+            margin = criterion.loss_and_margin(step.logits, step.target)[1]
+            without.update(**step._asdict())
+            with monkeypatch.context() as patch:
+                patch.delattr(stream, "soft_margin")
+                with_margins.update(**step._asdict(), margin=margin)
+        assert without.end_epoch().as_dict() == with_margins.end_epoch().as_dict()
+
+
 def test_a_second_term_needs_logits() -> None:
-    with pytest.raises(ValueError, match="expects logits"):
+    with pytest.raises(ValueError, match="has a second term: its weight expects logits"):
         Monitor(NCE(), num_classes=CLASSES).update(
             margin=torch.zeros(2), target=torch.zeros(2).long(), learning_rate=0.1
         )
@@ -613,4 +629,4 @@ def test_a_wrong_monitor_is_refused() -> None:
         Monitor(CE(), num_classes=2).samples()
     with pytest.raises(ValueError, match="grows without bound"):
         Monitor(Designed(lambda margin: (-margin).clamp(min=0)), num_classes=2)
-    assert Monitor(Scaled(MAE(), 0.5), num_classes=2).loss_fn.normalize
+    assert Monitor(Scaled(MAE(), 0.5), num_classes=2).criterion.normalize

@@ -14,6 +14,8 @@ import torch.multiprocessing as mp
 from curriculoss import get
 from curriculoss.monitor import Monitor
 
+pytestmark = pytest.mark.slow
+
 SAMPLES, CLASSES, EPOCHS, WORLD = 96, 20, 3, 2
 LOSSES = ("mae", "nce")
 LIMIT = 120  # seconds

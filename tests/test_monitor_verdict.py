@@ -6,16 +6,14 @@ import math
 
 import torch
 
-from curriculoss import CE, MAE, NCE, AutoLoss, Curriculum, Designed, Scaled, fix, simulate_initial_margins
+from curriculoss import CE, MAE, NCE, AutoLoss, Designed, Scaled, fix, simulate_initial_margins
+from curriculoss.losses import Loss
 from curriculoss.monitor import Monitor, initial_verdict
-from curriculoss.regularized import Regularized
 
 UNBOUNDED = Designed(lambda margin: (-margin).clamp(min=0))
 
 
-def verdicts(
-    loss: Curriculum | Regularized, epochs: list[tuple[float, float]], normalize: bool = True
-) -> list[tuple[str, ...]]:
+def verdicts(loss: Loss, epochs: list[tuple[float, float]], normalize: bool = True) -> list[tuple[str, ...]]:
     """Of a training where clean and noisy samples, one each, have these margins."""
     monitor = Monitor(loss, num_classes=100, normalize=normalize)
     out = []
@@ -55,7 +53,7 @@ def test_the_fix_is_named_where_it_helps() -> None:
 
 def test_what_the_rule_does_not_know_is_not_judged() -> None:
     margins = torch.full((9,), -5.0)
-    assert initial_verdict(NCE(), margins) is None
+    assert initial_verdict(NCE().curriculum, margins) is None
     assert initial_verdict(UNBOUNDED, margins) is None
     assert initial_verdict(MAE(), torch.full((9,), math.nan)) is None
     assert initial_verdict(MAE(), torch.full((9,), 1e4)) is None

@@ -17,9 +17,7 @@ from curriculoss.noise import (
     Noise,
     corrupt,
     empirical_matrix,
-    load_labels,
     next_in_group,
-    save_labels,
     transition_matrix,
 )
 
@@ -331,7 +329,7 @@ def test_noise_keeps_its_promises(data: st.DataObject) -> None:
 @given(st.lists(st.floats(0, 50), min_size=1, max_size=30), st.integers(0, 1000))
 def test_whole_numbers_are_next_to_their_expectations(expected: list[float], seed: int) -> None:
     wanted = torch.tensor(expected, dtype=torch.float64)
-    counts = noise._whole(wanted, torch.Generator().manual_seed(seed))
+    counts = noise._round_at_random(wanted, torch.Generator().manual_seed(seed))
     assert (counts - wanted).abs().max() < 1 + 1e-5
     assert abs(float(counts.sum() - wanted.sum())) <= 0.5 + 1e-5
 
@@ -436,55 +434,6 @@ def test_files_that_are_no_arrays_of_numbers_are_refused(tmp_path: Path) -> None
         transition_matrix(f"matrix:{tmp_path / 'cut.npy'}", 2)
     with pytest.raises(ValueError, match=r"whole.npy: expected a 3 x 3 matrix"):
         corrupt(f"matrix:{whole}", torch.arange(3), 3, seed=0)
-
-
-# Saved labels
-
-
-@pytest.mark.parametrize("suffix", [".npy", ".csv", ".txt"])
-def test_labels_survive_their_file(tmp_path: Path, suffix: str) -> None:
-    file = tmp_path / f"labels{suffix}"
-    noisy = corrupt("symmetric:0.4", CLEAN, 10, seed=0)
-    save_labels(file, CLEAN)
-    save_labels(file, noisy)
-    assert torch.equal(load_labels(file, length=50_000, num_classes=10), noisy)
-    assert list(tmp_path.iterdir()) == [file]
-    others = np.load(file) if suffix == ".npy" else np.loadtxt(file, dtype=np.int64)
-    assert np.array_equal(others, noisy.numpy())
-
-
-def test_a_failed_save_leaves_what_was_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    file = tmp_path / "labels.npy"
-    save_labels(file, CLEAN)
-
-    def full(*_: object) -> None:
-        raise OSError("No space left on device")
-
-    monkeypatch.setattr(noise.os, "fsync", full)  # type: ignore[attr-defined]
-    with pytest.raises(OSError, match="No space left"):
-        save_labels(file, CLEAN[:3])
-    assert torch.equal(load_labels(file), CLEAN)
-    assert list(tmp_path.iterdir()) == [file]
-
-
-def test_wrong_label_files_are_refused(tmp_path: Path) -> None:
-    file = tmp_path / "labels.csv"
-    save_labels(file, torch.tensor([0, 1, 2]))
-    with pytest.raises(ValueError, match=r"labels.csv labels: expected 4, got 3"):
-        load_labels(file, length=4)
-    with pytest.raises(ValueError, match=r"labels.csv labels: expected 0 to 1, got 0 to 2"):
-        load_labels(file, num_classes=2)
-    for content, message in {
-        "0.5\n1\n": "expected one whole number a label",
-        "0,1\n1,0\n": "got shape \\(2, 2\\)",
-        "nan\n": "whole number",
-        "-1\n0\n": "expected 0 to 0, got -1 to 0",
-    }.items():
-        file.write_text(content)
-        with pytest.raises(ValueError, match=message):
-            load_labels(file)
-    with pytest.raises(ValueError, match=r"saved as \.npy, \.csv or \.txt, got labels\.pt"):
-        save_labels("labels.pt", CLEAN)
 
 
 def test_classes_without_samples_have_rows_of_zeros() -> None:

@@ -53,6 +53,7 @@ def test_the_blocker_blocks(module: str) -> None:
     assert f"refused to import {module}" in done.stderr
 
 
+@pytest.mark.slow
 def test_the_package_needs_torch_alone() -> None:
     done = run(
         """
@@ -65,6 +66,47 @@ for name in curriculoss.available():
 """
     )
     assert done.returncode == 0, done.stderr
+
+
+def test_no_import_replaces_a_function_by_a_module() -> None:
+    """In a process of its own: every module is imported, then each function of the package is called."""
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            """
+import importlib, inspect, pkgutil, tempfile, warnings
+import numpy, torch, curriculoss
+
+for module in pkgutil.walk_packages(curriculoss.__path__, "curriculoss."):
+    if module.name != "curriculoss.__main__":
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of those who wrote the extras
+            importlib.import_module(module.name)
+for name in [*curriculoss.__all__, "audit", "load_model"]:
+    assert name == "functional" or not inspect.ismodule(getattr(curriculoss, name)), name
+
+logits, target = torch.randn(40, 3, requires_grad=True), torch.arange(40) % 3
+assert curriculoss.functional.robust_loss(logits, target, curriculoss.MAE()).requires_grad
+assert curriculoss.decompose(curriculoss.MAE(), logits, target).standard_form
+network = torch.nn.Linear(5, 3)
+curriculoss.fit(network, curriculoss.AutoLoss(3), [(torch.randn(40, 5), target)], epochs=1)
+curriculoss.Monitor(curriculoss.MAE(), num_classes=3).update(logits=logits, target=target, learning_rate=0.1)
+features = numpy.random.default_rng(0).normal(size=(60, 5))
+assert len(curriculoss.audit(features, numpy.arange(60) % 3, settings={"epochs": 1})) == 60
+try:
+    curriculoss.load_model(tempfile.mkdtemp())
+except curriculoss.errors.CurriculossError as error:
+    assert str(error)
+else:
+    raise AssertionError("an empty folder is no run")
+print("called")
+""",
+        ],
+        capture_output=True,
+        text=True,
+    )
+    assert done.stdout.endswith("called\n"), done.stderr
 
 
 def test_the_version_is_said_once() -> None:

@@ -19,22 +19,27 @@ from matplotlib.patches import StepPatch
 from matplotlib.text import Text
 
 from curriculoss import MAE
-from curriculoss.curricula import Curriculum, registry
-from curriculoss.initial import describe, expected_initial_margin, underfitting
-from curriculoss.paper import figures, histories, initial, settings, weights
+from curriculoss.errors import RunError
+from curriculoss.fixing import underfitting
+from curriculoss.initial import expected_initial_margin
+from curriculoss.losses import Curriculum, registry
+from curriculoss.paper import experiments, histories, run_figures, starting_margins, weight_figures
 from curriculoss.paper.artefacts import ARTEFACTS, Artefact, get
-from curriculoss.paper.canvas import LOSS_COLOURS, NOT_RUN, label
-from curriculoss.paper.figures import FIGURES, draw, save
-from curriculoss.paper.initial import initial_margins, initial_spec
-from curriculoss.paper.records import MEASURES, Record, Records
-from curriculoss.paper.reproduce import RUNS, Plan
-from curriculoss.paper.settings import SCALES, Cell, Scale
-from curriculoss.training.loop import train
-from curriculoss.training.store import Run, RunError
+from curriculoss.paper.canvas import LOSS_COLOURS, NOT_RUN_YET, FigureInputs, label
+from curriculoss.paper.epochs import MEASURES, RunName, RunRecord, RunRecords
+from curriculoss.paper.experiments import Cell
+from curriculoss.paper.plans import RUNS, Plan
+from curriculoss.paper.run_figures import FIGURES, draw, save
+from curriculoss.paper.scales import QUICK, SMOKE, Scale
+from curriculoss.paper.starting_margins import AS_TRAINED, STARTS, initial_margins, initial_spec
+from curriculoss.runs.folder import Run
+from curriculoss.runs.training import train
 
-SMOKE, CPU = SCALES["smoke"], SCALES["cpu"]
+pytestmark = pytest.mark.slow
+
 TINY = replace(
-    SMOKE, base={name: {**base, "subset": 200, "epochs": 2} for name, base in SMOKE.base.items() if "/" not in name}
+    SMOKE,
+    settings={name: {**each, "subset": 200, "epochs": 2} for name, each in SMOKE.settings.items() if "/" not in name},
 )
 PANELS = {
     "figure:weights": 3,
@@ -42,11 +47,14 @@ PANELS = {
     "figure:dynamics": 3,
     "figure:dynamics-noise": 9,
     "figure:dynamics-losses": 9,
-    "figure:schedules": 2,
+    "figure:schedules": 3,
     "figure:hyperparameters": 9,
     "figure:simulated-margins": 6,
     "figure:shift-scale": 1,
     "figure:snr-weights": 1,
+    "figure:summary-underfitting": 1,
+    "figure:summary-memorising": 2,
+    "figure:summary-fix": 1,
 }
 
 
@@ -63,7 +71,7 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def trained(measured: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The same, and the runs of one figure: two losses of its three."""
     folder = tmp_path_factory.mktemp("trained")
-    shutil.copy(measured / initial.FILE, folder)
+    shutil.copy(measured / starting_margins.INITIAL_FILE, folder)
     plan = Plan(get("figure:dynamics"), TINY, folder)
     for path, spec in plan.runs().items():
         if spec.loss != "sce":
@@ -72,21 +80,22 @@ def trained(measured: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def drawn(name: str, folder: Path, records: Records | None = None, scale: Scale = SMOKE, seeds: int = 1) -> Figure:
+def drawn(name: str, folder: Path, records: RunRecords | None = None, scale: Scale = SMOKE, seeds: int = 1) -> Figure:
     plan = Plan(get(name), scale, folder, seeds)
-    return draw(plan.artefact, plan, records or Records.read(scale, folder), data_dir=folder)
+    return draw(FigureInputs(plan, RunRecords.read(scale, folder) if records is None else records, folder))
 
 
-def fabricated(artefact: Artefact, measure: str, seeds: int = 1) -> tuple[Records, dict[tuple[Cell, int], np.ndarray]]:
+def fabricated(
+    artefact: Artefact, measure: str, seeds: int = 1
+) -> tuple[RunRecords, dict[tuple[Cell, int], np.ndarray]]:
     """Runs of three epochs with random numbers."""
-    random, curves, found = np.random.default_rng(0), {}, {}
-    for cell in artefact.cells:
+    random, curves, found = np.random.default_rng(0), {}, []
+    for cell in SMOKE.shown(artefact.cells):
         for seed in range(seeds):
-            name = SMOKE.spec(cell, seed).hash
             curves[cell, seed] = random.uniform(0.1, 1, 3)
-            rows: list[dict[str, Any]] = [{**dict.fromkeys(MEASURES), measure: x} for x in curves[cell, seed].tolist()]
-            found[name] = Record(name, rows)
-    return Records(SMOKE, found), curves
+            curve = {**dict.fromkeys(MEASURES, (None,) * 3), measure: tuple(curves[cell, seed].tolist())}
+            found.append(RunRecord(RunName.of(SMOKE.spec(cell, seed)), (1, 2, 3), curve))
+    return RunRecords(SMOKE, found), curves
 
 
 def lines(axes: Axes) -> dict[str, tuple[np.ndarray, np.ndarray]]:
@@ -114,7 +123,7 @@ def test_every_figure_can_be_drawn_and_no_other() -> None:
 def test_a_figure_has_its_panels_with_nothing_run_and_those_of_runs_say_so(name: str, measured: Path) -> None:
     figure = drawn(name, measured)
     assert len(figure.axes) == PANELS[name]
-    said = [axes for axes in figure.axes if NOT_RUN in words(axes)]
+    said = [axes for axes in figure.axes if NOT_RUN_YET in words(axes)]
     assert len(said) == (len(figure.axes) if get(name).cells else 0)
 
 
@@ -125,7 +134,7 @@ def test_effective_learning_rates_are_those_of_the_records(measured: Path) -> No
     expected = {cell.row.name: curve for (cell, _), curve in curves.items()}
     for name, row in (("CE", "CE"), ("NCE, upper bound", "NCE")):
         np.testing.assert_allclose(lines(relative)[name][1], expected[row] / expected[row].max())
-    for row in (settings.GOOD_AUL, settings.BAD_AUL):
+    for row in (experiments.GOOD_AUL, experiments.BAD_AUL):
         epochs, drawn_curve = lines(absolute)[label(row)]
         np.testing.assert_allclose(drawn_curve, 1e4 * expected[row.name])
         np.testing.assert_array_equal(epochs, [1, 2, 3])
@@ -135,15 +144,16 @@ def test_schedules_are_the_mean_over_seeds_with_their_range(measured: Path) -> N
     artefact = get("figure:schedules")
     records, curves = fabricated(artefact, "test_accuracy", seeds=2)
     figure = drawn("figure:schedules", measured, records, seeds=2)
-    left, right = figure.axes
-    assert len(lines(left)) == 4 and len(lines(right)) == 6 and "n = 2" in words(figure)
-    for cell in artefact.cells:
+    left, *by_noise = figure.axes
+    assert len(lines(left)) == 4 and [len(lines(axes)) for axes in by_noise] == [3, 3] and "n = 2" in words(figure)
+    for cell in SMOKE.shown(artefact.cells):
         both = np.stack([curves[cell, seed] for seed in range(2)])
-        noise = f"noise {cell.noise.partition(':')[2]}"
+        rate = cell.noise.partition(":")[2]
         if cell.learning_rate == 0.01:
-            np.testing.assert_allclose(lines(left)[f"{cell.row.name}, {noise}"][1], both.mean(0))
+            np.testing.assert_allclose(lines(left)[f"{cell.row.name}, noise {rate}"][1], both.mean(0))
         if cell.row.name == "CE":
-            np.testing.assert_allclose(lines(right)[f"{cell.learning_rate:g}, {noise}"][1], both.mean(0))
+            right = by_noise[["0.2", "0.6"].index(rate)]
+            np.testing.assert_allclose(lines(right)[f"{cell.learning_rate:g}"][1], both.mean(0))
     shaded = [each for each in left.collections if isinstance(each, PolyCollection)]
     cell = next(cell for cell in artefact.cells if cell.learning_rate == 0.01 and cell.row.name == "CE")
     both = np.stack([curves[cell, seed] for seed in range(2)])
@@ -154,20 +164,23 @@ def test_schedules_are_the_mean_over_seeds_with_their_range(measured: Path) -> N
 def test_a_curve_that_was_not_run_says_so_beside_those_that_were(measured: Path) -> None:
     artefact = get("figure:schedules")
     records, _ = fabricated(artefact, "test_accuracy")
-    some = {SMOKE.spec(cell).hash: records.of(cell) for cell in artefact.cells if cell.row.name == "CE"}
-    left, right = drawn("figure:schedules", measured, Records(SMOKE, some)).axes  # type: ignore[arg-type]
-    assert {name for name in lines(left) if NOT_RUN in name} == {f"MAE, noise {rate}: {NOT_RUN}" for rate in (0.2, 0.6)}
-    assert NOT_RUN not in words(right)
+    cells = SMOKE.shown(artefact.cells)
+    some = [records[SMOKE.spec(cell).hash] for cell in cells if cell.row.name == "CE"]
+    left, *others = drawn("figure:schedules", measured, RunRecords(SMOKE, some)).axes
+    assert {name for name in lines(left) if NOT_RUN_YET in name} == {
+        f"MAE, noise {rate}: {NOT_RUN_YET}" for rate in (0.2, 0.6)
+    }
+    assert not any(NOT_RUN_YET in words(axes) for axes in others)
 
 
 def test_dynamics_shows_the_runs_that_there_are(trained: Path) -> None:
     figure = drawn("figure:dynamics", trained, scale=TINY)
     assert "scale smoke" in words(figure) and "seed 0" in words(figure)
-    records = Records.read(TINY, trained)
+    records = RunRecords.read(TINY, trained)
     for axes, cell, paper in zip(figure.axes, get("figure:dynamics").cells, ("57.74", "79.56", "83.88"), strict=True):
         said, record = words(axes), records.of(cell)
         assert axes.get_title("left").startswith(label(cell.row)) and f"paper {paper} %" in said
-        assert (record is None) == (cell.row.loss == "sce") == (NOT_RUN in said)
+        assert (record is None) == (cell.row.loss == "sce") == (NOT_RUN_YET in said)
         if record is not None:
             assert f"test accuracy {record.last('test_accuracy'):.2f} %" in said
             ridges = axes.patches
@@ -189,15 +202,15 @@ def test_dynamics_can_be_drawn_again_without_the_runs(trained: Path, tmp_path: P
     shutil.copytree(trained, alone, ignore=shutil.ignore_patterns(RUNS))
     again = save(drawn("figure:dynamics", alone, scale=TINY), tmp_path / "again", "figure")
     assert [path.read_bytes() for path in first] == [path.read_bytes() for path in again]
-    (alone / histories.FILE).unlink()
+    (alone / histories.HISTORIES_FILE).unlink()
     with pytest.warns(UserWarning, match=r"of 2 runs .* margins were not kept: restore margin-histograms\.npz"):
-        assert words(drawn("figure:dynamics", alone, scale=TINY)).count(figures.NOT_HERE) == 2
+        assert words(drawn("figure:dynamics", alone, scale=TINY)).count(run_figures.NOT_KEPT) == 2
 
 
 def test_margins_that_were_cut_are_an_error_that_says_what_to_do(trained: Path, tmp_path: Path) -> None:
     shutil.copytree(trained, tmp_path, dirs_exist_ok=True)
     drawn("figure:dynamics", tmp_path, scale=TINY)
-    kept = tmp_path / histories.FILE
+    kept = tmp_path / histories.HISTORIES_FILE
     whole = kept.read_bytes()
     kept.write_bytes(whole[:300])
     with pytest.raises(RunError, match=r"cannot read .*margin-histograms\.npz: it is no whole .*; restore it"):
@@ -205,17 +218,17 @@ def test_margins_that_were_cut_are_an_error_that_says_what_to_do(trained: Path, 
     kept.unlink()
     drawn("figure:dynamics", tmp_path, scale=TINY)
     assert kept.read_bytes() == whole
-    (tmp_path / initial.FILE).write_bytes((tmp_path / initial.FILE).read_bytes()[:-3])
-    with pytest.raises(RunError, match=r"cannot read .*initial-margins\.csv: line 3073 is not whole"):
+    (tmp_path / starting_margins.INITIAL_FILE).write_bytes((tmp_path / starting_margins.INITIAL_FILE).read_bytes()[:-3])
+    with pytest.raises(RunError, match=r"cannot read .*initial-margins\.csv: line 12289 is not whole"):
         drawn("figure:weights", tmp_path)
 
 
 def test_a_run_whose_margins_cannot_be_read_does_not_stop_the_others(trained: Path, tmp_path: Path) -> None:
     shutil.copytree(trained, tmp_path, dirs_exist_ok=True)
-    (tmp_path / histories.FILE).unlink(missing_ok=True)
+    (tmp_path / histories.HISTORIES_FILE).unlink(missing_ok=True)
     next((tmp_path / RUNS).glob("mae*/histograms.npz")).write_bytes(b"PK")
     with pytest.warns(UserWarning, match=r"of 1 runs .* margins were not kept"):
-        assert words(drawn("figure:dynamics", tmp_path, scale=TINY)).count(figures.NOT_HERE) == 1
+        assert words(drawn("figure:dynamics", tmp_path, scale=TINY)).count(run_figures.NOT_KEPT) == 1
 
 
 def test_a_run_that_diverged_says_so(trained: Path, tmp_path: Path) -> None:
@@ -235,14 +248,14 @@ def test_noise_that_stands_for_other_noise_is_named(measured: Path) -> None:
 
 def test_losses_are_in_the_panel_of_their_verdict(measured: Path) -> None:
     figure = drawn("figure:weights", measured)
-    margins = initial_margins("cifar100", SMOKE, measured).flatten()
+    margins = initial_margins("cifar100", SMOKE, measured)[AS_TRAINED].flatten()
     standard = [
-        loss for row in settings.UNDERFIT if isinstance(loss := registry.get(row.loss, **row.params), Curriculum)
+        loss for row in experiments.UNDERFIT if isinstance(loss := registry.get(row.loss, **row.params), Curriculum)
     ]
-    for axes, level in zip(figure.axes, weights.LEVELS, strict=True):
+    for axes, level in zip(figure.axes, weight_figures.LEVELS, strict=True):
         expected = [loss for loss in standard if underfitting(loss, initial_margins=margins).level == level]
         found = lines(axes)
-        assert [name.replace("†", "").split("  ")[0] for name in found] == [describe(loss) for loss in expected]
+        assert [name.replace("†", "").split("  ")[0] for name in found] == [loss.label for loss in expected]
         for (margin, height), loss in zip(found.values(), expected, strict=True):
             np.testing.assert_allclose(height, unit(loss, margin))
         assert len([patch for patch in axes.patches if isinstance(patch, StepPatch)]) == 2
@@ -268,7 +281,7 @@ def test_each_hyperparameter_has_a_panel_of_unit_weights(measured: Path) -> None
     assert [axes.get_title("left") for axes in figure.axes] == [
         "FL", "AUL, a = 2", "AUL, q = 0.1", "AGCE, a = 1", "AGCE, q = 0.5", "AEL", "GCE", "SCE", "TCE",
     ]  # fmt: skip
-    for axes, (name, fixed, key, values) in zip(figure.axes, weights.HYPERPARAMETERS, strict=True):
+    for axes, (name, fixed, key, values) in zip(figure.axes, weight_figures.HYPERPARAMETERS, strict=True):
         for (said, (margin, height)), value in zip(lines(axes).items(), values, strict=True):
             assert said == f"{key} = {value:g}"
             np.testing.assert_allclose(height, unit(registry.get(name, **fixed, **{key: value}), margin))
@@ -283,17 +296,17 @@ def test_simulated_margins_have_their_mean_at_the_closed_form(measured: Path) ->
         assert closed.get_xdata()[0] == expected  # type: ignore[index]
         assert abs(np.average(margin, weights=density) - expected) < 0.06
         assert math.isclose(np.trapezoid(density, margin), 1, abs_tol=0.01)
-        assert len(axes.patches) == 1
+        assert len(axes.patches) == 4
 
 
 def test_data_that_are_not_here_have_a_simulated_curve_alone(tmp_path: Path) -> None:
     with pytest.warns(UserWarning, match=r"lacks \w+: its margins before training cannot be measured; give"):
-        figure = drawn("figure:simulated-margins", tmp_path, scale=CPU)
+        figure = drawn("figure:simulated-margins", tmp_path, scale=QUICK)
     for axes, classes in zip(figure.axes, (10, 10, 100, 50, 200, 400), strict=True):
         assert f"K = {classes}" in words(axes) and "no such data here" in words(axes)
         assert len(axes.get_lines()) == 2 and not axes.patches
     with pytest.warns(UserWarning, match=r"lacks cifar\d+: its margins"):
-        said = words(drawn("figure:weights", tmp_path, scale=CPU))
+        said = words(drawn("figure:weights", tmp_path, scale=QUICK))
     assert "CIFAR-100 (simulated)" in said and "training samples" not in said
 
 
@@ -337,43 +350,48 @@ def test_titles_stay_inside_the_figure_and_off_each_other(measured: Path) -> Non
 
 def test_initial_margins_are_measured_once_and_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = initial_margins("cifar10", SMOKE, tmp_path)
-    assert first is not None and first.shape == (8, 128) and abs(first.mean() - expected_initial_margin(10)) < 0.5
-    with (tmp_path / initial.FILE).open(encoding="utf-8", newline="") as file:
+    assert first is not None and set(first) == set(STARTS) and {x.shape for x in first.values()} == {(8, 128)}
+    assert abs(first[AS_TRAINED].mean() - expected_initial_margin(10)) < 0.5
+    with (tmp_path / starting_margins.INITIAL_FILE).open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
-    assert list(rows[0]) == ["data", "network", "num_classes", "seed", "margin"]
+    assert list(rows[0]) == ["data", "network", "num_classes", "mode", "initialisation", "seed", "margin"]
     assert {(row["data"], row["network"], row["num_classes"]) for row in rows} == {("digits", "cnn4 width 0.25", "10")}
     assert all(len(row["margin"].partition(".")[2]) == 4 for row in rows)
-    text = (tmp_path / initial.FILE).read_bytes()
-    monkeypatch.setattr(initial, "make_task", None)  # cannot be called
+    text = (tmp_path / starting_margins.INITIAL_FILE).read_bytes()
+    monkeypatch.setattr(starting_margins, "make_task", None)  # cannot be called
     again, shared = (initial_margins(data, SMOKE, tmp_path) for data in ("cifar10", "mnist"))
-    assert torch.equal(first, again) and torch.equal(first, shared)
-    assert (tmp_path / initial.FILE).read_bytes() == text
+    assert all(torch.equal(x, again[start]) and torch.equal(x, shared[start]) for start, x in first.items())
+    assert (tmp_path / starting_margins.INITIAL_FILE).read_bytes() == text
     with pytest.raises(TypeError, match="not callable"):
         initial_margins("cifar100", SMOKE, tmp_path)
 
 
 def test_other_data_are_kept_beside_those_that_are_there(measured: Path) -> None:
-    with (measured / initial.FILE).open(encoding="utf-8", newline="") as file:
+    with (measured / starting_margins.INITIAL_FILE).open(encoding="utf-8", newline="") as file:
         counts = [row["num_classes"] for row in csv.DictReader(file)]
-    assert {classes: counts.count(classes) for classes in counts} == {"10": 1024, "100": 1024, "1000": 1024}
+    assert {classes: counts.count(classes) for classes in counts} == {"10": 4096, "100": 4096, "1000": 4096}
 
 
 def test_initial_margins_of_data_that_are_not_here_are_none(tmp_path: Path) -> None:
     with pytest.warns(UserWarning, match="lacks cifar100"):
-        assert initial_margins("cifar100", CPU, tmp_path, tmp_path) is None
-    assert initial_margins("webvision-50", CPU, tmp_path, tmp_path) is None
-    assert not (tmp_path / initial.FILE).exists()
+        assert initial_margins("cifar100", QUICK, tmp_path, tmp_path) is None
+    assert initial_margins("webvision-50", QUICK, tmp_path, tmp_path) is None
+    assert not (tmp_path / starting_margins.INITIAL_FILE).exists()
 
 
 def test_kept_margins_need_no_data(tmp_path: Path) -> None:
-    rows = [f"cifar100,resnet34,100,{seed},{-seed}.1234\n" for seed in range(8) for _ in range(128)]
-    (tmp_path / initial.FILE).write_text("data,network,num_classes,seed,margin\n" + "".join(rows))
-    kept = initial_margins("cifar100", CPU, tmp_path, tmp_path)
-    assert kept is not None and kept.shape == (8, 128) and kept[5, 7].item() == pytest.approx(-5.1234)
+    rows = [f"cifar100,resnet34,100,{start.mode},{start.initialisation},{seed},{-seed - at}.1234\n"
+            for at, start in enumerate(STARTS) for seed in range(8) for _ in range(128)]  # fmt: skip
+    head = "data,network,num_classes,mode,initialisation,seed,margin\n"
+    (tmp_path / starting_margins.INITIAL_FILE).write_text(head + "".join(rows))
+    kept = initial_margins("cifar100", QUICK, tmp_path, tmp_path)
+    assert kept is not None and [x[5, 7].item() for x in kept.values()] == pytest.approx(
+        [-5.1234, -6.1234, -7.1234, -8.1234]
+    )
 
 
 def test_real_data_are_measured_with_the_papers_own_network() -> None:
-    named = {data: initial_spec(data, CPU) for data in ("mnist", "cifar10", "cifar100", "webvision-50")}
+    named = {data: initial_spec(data, QUICK) for data in ("mnist", "cifar10", "cifar100", "webvision-50")}
     assert named.pop("webvision-50") is None
     assert {data: (spec.network, spec.width, spec.subset) for data, spec in named.items() if spec is not None} == {
         "mnist": ("cnn4", 1.0, None),

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from torch.testing import assert_close
 
 from curriculoss import GLS, NCE, ActivePassive, PeerLoss, RobustLoss, available, get
-from curriculoss.curricula import CE, FL, GCE, MAE, Curriculum, Scaled
+from curriculoss.losses import CE, FL, GCE, MAE, Curriculum, Scaled
 from tests.reference import draw, gradient, labels
 
 F64 = torch.float64
@@ -34,7 +34,7 @@ def make(name: str) -> object:
 def peers_of(target: Tensor, num_classes: int) -> Tensor:
     """With logits 0, 1, 2, ... CE(label) − CE(peer) is peer − label."""
     ramp = torch.arange(num_classes, dtype=F64).expand(len(target), -1)
-    return target + make("peer").per_sample(ramp, target).round().long()
+    return target + make("peer")(ramp, target, reduction="none").round().long()
 
 
 def textbook(loss: object, logits: Tensor, target: Tensor) -> Tensor:
@@ -43,7 +43,7 @@ def textbook(loss: object, logits: Tensor, target: Tensor) -> Tensor:
         return sum(weight * textbook(term, logits, target) for term, weight in loss.terms)
     if isinstance(loss, PeerLoss):
         peers = peers_of(target, logits.shape[1])
-        return textbook(loss.curriculum, logits, target) - loss.alpha * textbook(loss.curriculum, logits, peers)
+        return textbook(loss.base, logits, target) - loss.alpha * textbook(loss.base, logits, peers)
     p, num_classes = logits.softmax(1), logits.shape[1]
     names = {"log": torch.log, "exp": torch.exp, "K": num_classes, **vars(loss)}
     if isinstance(loss, Curriculum):
@@ -185,6 +185,7 @@ def gradients(ours: Loss, naive: Loss, logits: Tensor) -> tuple[Tensor, Tensor, 
     return got, upcast, gradient(naive, logits.double())[0]
 
 
+@pytest.mark.slow
 @every_name
 @every_half
 @pytest.mark.parametrize(("num_classes", "scale"), [(2, 3.0), (20, 1.0), (20, 4.0)])

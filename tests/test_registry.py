@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from curriculoss.curricula import AEL, AGCE, AUL, CE, FL, GCE, MAE, RCE, SCE, TCE, available, get, registry
+from curriculoss.losses import AEL, AGCE, AUL, CE, FL, GCE, MAE, RCE, SCE, TCE, available, get, registry
 
 FAMILIES = {
     "ce": CE,

@@ -16,13 +16,18 @@ import numpy as np
 import pytest
 from matplotlib.text import Text
 
-from curriculoss import MAE, fix, report
+from curriculoss import MAE, _files, fix, report
+from curriculoss.errors import RunError
 from curriculoss.monitor import Histogram
-from curriculoss.report import lines, pictures, words
-from curriculoss.report.records import Group, groups, names, settings
-from curriculoss.training import store
-from curriculoss.training.spec import RunSpec
-from curriculoss.training.store import Run, RunError
+from curriculoss.report.charts import over_epochs
+from curriculoss.report.groups import Group, by_setting, groups
+from curriculoss.report.judgement import Comparison, snr_sentence
+from curriculoss.report.svg import inline_svg
+from curriculoss.runs.facts import Environment
+from curriculoss.runs.folder import Run
+from curriculoss.runs.spec import RunSpec
+
+pytestmark = pytest.mark.slow
 
 SECTIONS = ("words", "run", "table", "accuracy", "weights", "margins", "verdicts", "again")
 VOID = ("meta", "br", "use")
@@ -86,9 +91,9 @@ def make_run(
     path.mkdir(parents=True)
     given = np.arange(60) % classes
     truth = np.where(np.arange(60) < rate * 60, (given + 1) % classes, given)
-    store.write_text(path / "spec.json", made.to_json())
-    store.write_json(path / "environment.json", {**store.environment(), "command": ["curriculoss", "train"]})
-    store.write_arrays(
+    _files.write_text(path / "spec.json", made.to_json())
+    _files.write_json(path / "environment.json", {**Environment.here().as_dict(), "command": ["curriculoss", "train"]})
+    _files.write_arrays(
         path / "labels.npz", {"index": np.arange(60), "given": given} | ({"clean": truth} if known else {})
     )
     rows, counts = [], {key: np.zeros((len(test), Histogram.BINS), int) for key in ("all", "clean", "noisy")}
@@ -108,14 +113,14 @@ def make_run(
         counts["noisy"][epoch - 1, 1:-1] = bell[::-1] if known else 0
         counts["all"][epoch - 1, 1:-1] = bell + (bell[::-1] if known else 0)
     if rows:
-        store.write_text(path / "metrics.jsonl", "".join(map(store.line, rows)))
-        store.write_arrays(path / "histograms.npz", {"edges": edges, **counts})
+        _files.write_text(path / "metrics.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
+        _files.write_arrays(path / "histograms.npz", {"edges": edges, **counts})
     if failed is not None:
-        store.write_json(path / "failed.json", failed)
+        _files.write_json(path / "failed.json", failed)
     if finished:
         keys = ("train_accuracy", "test_accuracy", "snr", "mean_weight", "effective_learning_rate")
         last = {key: rows[-1][key] for key in keys}
-        store.write_json(path / "result.json", {**last, "loss": made.loss_name, "epochs": len(rows), "note": note})
+        _files.write_json(path / "result.json", {**last, "loss": made.loss_name, "epochs": len(rows), "note": note})
     return Run(path)
 
 
@@ -131,6 +136,10 @@ def trio(tmp_path: Path) -> list[Run]:
 
 def built(runs: Sequence[Run], tmp_path: Path) -> Page:
     return Page(report.build(runs, tmp_path / "page.html").read_text(encoding="utf-8"))
+
+
+def table(runs: Sequence[Run]) -> list[dict[str, Any]]:
+    return [row.as_dict() for row in report.table(runs)]
 
 
 def group_of(*runs: Run) -> Group:
@@ -153,7 +162,7 @@ def test_the_page_has_all_sections_and_pictures(trio: list[Run], tmp_path: Path)
     assert sum(tag == "svg" for tag, _ in page.elements) == 6 + 3
     assert "too slow" in page.text and "epoch 2" in page.text
     for version in ("torch", "python", "curriculoss"):
-        assert f"{version} {trio[0].environment[version]}" in page.text
+        assert f"{version} {getattr(trio[0].environment, version)}" in page.text
 
 
 def test_the_page_stands_alone(trio: list[Run], tmp_path: Path) -> None:
@@ -199,7 +208,7 @@ def test_hostile_names_are_only_text(tmp_path: Path) -> None:
 def test_one_run_makes_a_page(tmp_path: Path) -> None:
     page = built([make_run(tmp_path / "one", loss="gce", params={"q": 0.5})], tmp_path)
     assert "GCE (q=0.5) neither memorises nor underfits." in page.text
-    assert "The whole specification" in page.text
+    assert "All settings" in page.text
 
 
 def test_many_runs_are_shown_by_setting_and_seed(tmp_path: Path) -> None:
@@ -212,7 +221,7 @@ def test_many_runs_are_shown_by_setting_and_seed(tmp_path: Path) -> None:
     page = built(runs, tmp_path)
     assert sum(tag == "svg" for tag, _ in page.elements) == (6 + 9) + (4 + 9)
     assert page.text.count("91.5 ± 0.7") == 18
-    assert "labels as they are" in page.text and "symmetric noise 0.4" in page.text
+    assert "the labels as given" in page.text and "symmetric noise 0.4" in page.text
     assert "seed 0 · 1" in page.text
 
 
@@ -230,7 +239,7 @@ def test_runs_that_are_not_finished_are_shown_as_far_as_they_got(tmp_path: Path)
 
 def test_a_run_that_has_only_begun_makes_a_page(tmp_path: Path) -> None:
     run = make_run(tmp_path / "begun", finished=False, test=())
-    assert "No epoch is over yet." in built([run], tmp_path).text
+    assert "No epoch has ended yet." in built([run], tmp_path).text
 
 
 def test_without_clean_labels_nothing_is_said_of_noise(tmp_path: Path) -> None:
@@ -238,8 +247,8 @@ def test_without_clean_labels_nothing_is_said_of_noise(tmp_path: Path) -> None:
     page = built([run], tmp_path)
     assert sum(tag == "svg" for tag, _ in page.elements) == 4 + 1
     assert "CE overfits." in page.text
-    assert "clean samples" not in page.text.split("Margins over the epochs")[1]
-    (row,) = report.table([run])
+    assert "clean samples" not in page.text.split("Margins by epoch")[1]
+    (row,) = table([run])
     assert row["snr"] is None and row["snr_std"] is None and row["diff"] is None
 
 
@@ -256,7 +265,7 @@ def test_what_was_there_is_kept_if_writing_fails(
 ) -> None:
     page = tmp_path / "page.html"
     page.write_text("before")
-    monkeypatch.setattr(store.os, "fsync", lambda _: (_ for _ in ()).throw(OSError("disk full")))
+    monkeypatch.setattr(_files.os, "fsync", lambda _: (_ for _ in ()).throw(OSError("disk full")))
     with pytest.raises(OSError, match="disk full"):
         report.build(trio, page)
     assert page.read_text() == "before"
@@ -279,7 +288,7 @@ def test_building_warns_of_nothing_and_leaves_the_runs_alone(trio: list[Run], tm
 def test_table_has_mean_and_standard_deviation_over_seeds(tmp_path: Path) -> None:
     accuracies = (91.0, 93.5, 90.2)
     runs = [make_run(tmp_path / str(i), seed=i, test=(x,), snr=2.0 + i) for i, x in enumerate(accuracies)]
-    (row,) = report.table(runs)
+    (row,) = table(runs)
     assert (row["loss"], row["noise"], row["n"], row["seeds"]) == ("ce", "symmetric:0.4", 3, [0, 1, 2])
     assert row["test_accuracy"] == pytest.approx(np.mean(accuracies), rel=1e-12)
     assert row["test_accuracy_std"] == pytest.approx(np.std(accuracies, ddof=1), rel=1e-12)
@@ -288,7 +297,7 @@ def test_table_has_mean_and_standard_deviation_over_seeds(tmp_path: Path) -> Non
 
 
 def test_table_has_no_deviation_of_one(tmp_path: Path) -> None:
-    (row,) = report.table([make_run(tmp_path / "a")])
+    (row,) = table([make_run(tmp_path / "a")])
     assert row["n"] == 1 and row["test_accuracy_std"] is None and row["train_accuracy_std"] is None
 
 
@@ -300,7 +309,7 @@ def test_table_compares_with_the_clean_runs_of_the_same_settings(tmp_path: Path)
         make_run(tmp_path / "d", loss="mae", test=(90.0,)),
         make_run(tmp_path / "e", loss="mae", test=(94.0,), noise="clean", learning_rate=0.2),
     ]
-    found = {(row["loss"], row["noise"]): row["diff"] for row in report.table(runs)}
+    found = {(row["loss"], row["noise"]): row["diff"] for row in table(runs)}
     assert found == {
         ("ce", "symmetric:0.4"): -26.0, ("ce", "clean"): None, ("mae", "symmetric:0.4"): None, ("mae", "clean"): None,
     }  # fmt: skip
@@ -309,7 +318,7 @@ def test_table_compares_with_the_clean_runs_of_the_same_settings(tmp_path: Path)
 def test_a_run_given_twice_counts_once(tmp_path: Path) -> None:
     done = make_run(tmp_path / "done", test=(80.0, 85.0, 90.0))
     partial = make_run(tmp_path / "partial", test=(80.0,), finished=False)
-    (row,) = report.table([partial, done, done])
+    (row,) = table([partial, done, done])
     assert row["n"] == 1 and row["test_accuracy"] == 90.0 and row["unfinished"] == 0
     assert "2 left out" in built([partial, done, done], tmp_path).text
 
@@ -319,9 +328,9 @@ def test_unfinished_runs_count_only_where_none_is_finished(tmp_path: Path) -> No
         make_run(tmp_path / "a", seed=0, test=(90.0,)),
         make_run(tmp_path / "b", seed=1, test=(50.0,), finished=False),
     ]
-    (row,) = report.table(runs)
+    (row,) = table(runs)
     assert (row["test_accuracy"], row["n"], row["finished"], row["unfinished"]) == (90.0, 1, True, 1)
-    (row,) = report.table(runs[1:])
+    (row,) = table(runs[1:])
     assert (row["test_accuracy"], row["n"], row["finished"], row["unfinished"]) == (50.0, 1, False, 1)
 
 
@@ -349,15 +358,16 @@ def test_unfinished_runs_count_only_where_none_is_finished(tmp_path: Path) -> No
 )
 def test_words_follow_their_rules(numbers: dict[str, Any], verb: str, tmp_path: Path) -> None:
     group = group_of(make_run(tmp_path / "a", **numbers))
-    assert words.verb(group, [group]) == verb
-    assert words.headline([group], names([group])) == f"CE {verb}"
+    assert Comparison([group]).verb(group) == verb
+    assert Comparison([group]).headline() == f"CE {verb}"
 
 
 def test_sentences_say_when_labels_were_predicted_and_what_chance_does(tmp_path: Path) -> None:
     group = group_of(make_run(tmp_path / "a", classes=2, right=0.6, wrong=0.34, test=(53,)))
-    said = "predicted 60 % of the right labels and 34 % of the wrong ones (of these, chance would hit 47 %)."
-    assert f"during the last epoch the network {said}" in words.sentence(group)
-    assert "chance" not in words.sentence(group_of(make_run(tmp_path / "b")))
+    said = "predicted 60 % of the right labels and 34 % of the wrong ones (chance alone would hit 47 % of these)."
+    assert f"during the last epoch, the network {said}" in Comparison([group]).sentence(group)
+    other = group_of(make_run(tmp_path / "b"))
+    assert "chance" not in Comparison([other]).sentence(other)
 
 
 REASON = "training diverged in epoch 2 (loss nan); try a smaller learning rate than 0.1"
@@ -372,8 +382,8 @@ def test_a_run_that_diverged_is_said_to_have(test: tuple[float, ...], tmp_path: 
     assert f"CE diverged in epoch {epoch}" in report.headline(runs)
     assert page.text.count(f"diverged in epoch {epoch}") >= 4 and "1 run diverged." in page.text
     assert REASON[1:] in page.text
-    assert "not finished" not in page.text and "No epoch is over yet" not in page.text
-    assert [row["failed"] for row in report.table(runs)] == [f"diverged in epoch {epoch}", None]
+    assert "not finished" not in page.text and "No epoch has ended yet" not in page.text
+    assert [row["failed"] for row in table(runs)] == [f"diverged in epoch {epoch}", None]
 
 
 def test_of_seeds_of_which_some_diverged_the_others_are_judged(tmp_path: Path) -> None:
@@ -383,20 +393,21 @@ def test_of_seeds_of_which_some_diverged_the_others_are_judged(tmp_path: Path) -
         make_run(tmp_path / "b", seed=1, test=(5.0,), finished=False, failed=failed),
         make_run(tmp_path / "c", seed=2, test=(50.0, 60.0), finished=False, failed=failed),  # and then got past it
     ]
-    (row,) = report.table(runs)
+    (row,) = table(runs)
     assert row["failed"] == "seed 1 diverged in epoch 2" and row["test_accuracy"] == 90.0
     assert "seed 1 diverged in epoch 2, 1 of 3 seeds not finished" in built(runs, tmp_path).text
-    (row,) = report.table(runs[1:])
+    (row,) = table(runs[1:])
     assert row["test_accuracy"] == 60.0
     assert report.headline([make_run(tmp_path / "d", failed=failed)]) == "CE neither memorises nor underfits"
 
 
-def test_what_failed_runs_say_need_not_make_sense(tmp_path: Path) -> None:
-    run = make_run(tmp_path / "a", test=(), finished=False, failed={"epoch": "<b>", "reason": None})
+def test_what_failed_runs_say_may_be_nothing_but_not_nonsense(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "a", test=(), finished=False, failed={})
     assert "CE diverged." in built([run], tmp_path).text
-    (run.path / "failed.json").write_text("[")
-    with pytest.raises(RunError, match=r"failed\.json"):
-        report.table([Run(run.path)])
+    for text in ("[", '{"epoch": "<b>"}'):
+        (run.path / "failed.json").write_text(text)
+        with pytest.raises(RunError, match=r"^cannot read \S+failed\.json: "):
+            table([Run(run.path)])
 
 
 @pytest.mark.parametrize("finished", [True, False])
@@ -409,11 +420,11 @@ def test_a_fix_that_was_refused_is_not_in_the_name(finished: bool, tmp_path: Pat
         make_run(tmp_path / "b", loss="mae", classes=2),
     ]
     page = built(runs, tmp_path)
-    assert list(names(groups(runs)).values()) == ["MAE (scale refused)", "MAE"]
+    assert [group.name for group in groups(runs)] == ["MAE (scale refused)", "MAE"]
     assert "MAE (scale refused)" in report.headline(runs) and "scaled MAE" not in page.text
     assert f"Note: {note}" in page.text
-    assert [row["note"] for row in report.table(runs)] == [note, None]
-    assert pictures.curriculum_of(groups(runs)[0]) == MAE()
+    assert [row["note"] for row in table(runs)] == [note, None]
+    assert groups(runs)[0].curriculum == MAE()
 
 
 def test_other_notes_refuse_no_fix(tmp_path: Path) -> None:
@@ -425,15 +436,15 @@ def test_other_notes_refuse_no_fix(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("noise", "clean"), [("clean", False), ("clean", True), ("symmetric:0.4", True)])
 def test_test_labels_are_true_only_if_somebody_knows(noise: str, clean: bool, tmp_path: Path) -> None:
     text = built([make_run(tmp_path / "a", noise=noise, clean=clean)], tmp_path).text
-    assert ("on the labels as given, of samples never trained on" in text) is not clean
-    assert ("on the true labels of samples never trained on" in text) is clean
+    assert ("on samples not used for training, with the labels as given" in text) is not clean
+    assert ("on samples not used for training, with their true labels" in text) is clean
 
 
 def test_mean_weights_are_those_since_the_first_step_wherever_they_stand(tmp_path: Path) -> None:
     run = make_run(tmp_path / "a")  # 0.5, 0.25, 0.167
     text = built([run], tmp_path).text
     assert "Mean weight since the start" in text and "mean weight since the start" in text
-    assert "of all samples from the first step to the end of each epoch" in text and "in the epoch" not in text
+    assert "over all samples from the first step to the end of each epoch" in text and "in the epoch" not in text
     assert "averaged from the first step to the end of each epoch" in text
     assert "0.167" in text and "0.17" in text  # in the table and at the end of the line
 
@@ -460,7 +471,7 @@ def test_a_slow_loss_that_leads_is_still_learning(tmp_path: Path) -> None:
             make_run(tmp_path / "c", loss="gce", right=0.45, test=(38.0,)),
         ]
     )
-    assert words.headline(found, names(found)) == "MAE underfits, CE and GCE are still learning"
+    assert Comparison(found).headline() == "MAE underfits, CE and GCE are still learning"
     guess = [make_run(tmp_path / x, loss=x, classes=2, right=0.5, wrong=0.5, test=(51.0,)) for x in ("ce", "mae")]
     assert report.headline(guess) == "CE and MAE underfit"
 
@@ -468,45 +479,50 @@ def test_a_slow_loss_that_leads_is_still_learning(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("snr", "said"),
     [
-        (4.0, "A clean sample weighed 4.0 times as much as a noisy one (snr 4.00)."),
-        (0.5, "A noisy sample weighed 2.0 times as much as a clean one (snr 0.50)."),
-        (1.01, "Clean and noisy samples weighed about the same (snr 1.01)."),
+        (4.0, "A clean sample had 4.0 times the weight of a noisy one (snr 4.00)."),
+        (0.5, "A noisy sample had 2.0 times the weight of a clean one (snr 0.50)."),
+        (1.01, "Clean and noisy samples had about the same weight (snr 1.01)."),
         (0.0, "Only noisy samples had any weight (snr 0.00)."),
     ],
 )
 def test_snr_is_said_as_a_comparison(snr: float, said: str) -> None:
-    assert words.weighing(snr) == said
+    assert snr_sentence(snr) == said
 
 
 def test_a_headline_begins_like_a_sentence(trio: list[Run]) -> None:
     found = groups(trio[2:])
-    assert words.headline(found, names(found)) == "Scaled MAE neither memorises nor underfits"
+    assert Comparison(found).headline() == "Scaled MAE neither memorises nor underfits"
 
 
 def test_names_tell_losses_apart(tmp_path: Path) -> None:
     runs = [make_run(tmp_path / str(tau), loss="mae", fix="scale", tau=tau) for tau in (1.5, 2.0)]
-    assert list(names(groups(runs)).values()) == ["scaled MAE τ=1.5", "scaled MAE τ=2"]
-    assert list(names(groups(runs[:1])).values()) == ["scaled MAE"]
+    assert [group.name for group in groups(runs)] == ["scaled MAE τ=1.5", "scaled MAE τ=2"]
+    assert [group.name for group in groups(runs[:1])] == ["scaled MAE"]
 
 
 def test_settings_hold_what_differs_in_the_loss_alone(trio: list[Run], tmp_path: Path) -> None:
     other = make_run(tmp_path / "other", noise="clean")
-    assert [len(some) for some in settings(groups([other, *trio]))] == [3, 1]
+    assert [len(some) for some in by_setting(groups([other, *trio]))] == [3, 1]
 
 
 def test_weights_are_drawn_as_they_were_trained_with(trio: list[Run], tmp_path: Path) -> None:
-    assert pictures.curriculum_of(group_of(trio[1])) == MAE()
-    assert pictures.curriculum_of(group_of(trio[2])) == fix(MAE(), "scale", tau=2.0, num_classes=10)
+    assert group_of(trio[1]).curriculum == MAE()
+    assert group_of(trio[2]).curriculum == fix(MAE(), "scale", tau=2.0, num_classes=10)
     measured = make_run(tmp_path / "m", loss="mae", fix="scale", initial_margin="measured")
     changing = [make_run(tmp_path / loss, loss=loss) for loss in ("nce", "auto")]
     for run, why in ((measured, "set from measured margins"), *((run, "more than the margin") for run in changing)):
-        assert pictures.curriculum_of(group_of(run)) is None
+        assert group_of(run).curriculum is None
         assert why in built([run], tmp_path).text
 
 
 def test_commands_make_the_runs_again(trio: list[Run], tmp_path: Path) -> None:
     page = built(
-        [*trio, make_run(tmp_path / "it's", momentum=0.5), make_run(tmp_path / "q", loss="gce", params={"q": 0.3})],
+        [
+            *trio,
+            make_run(tmp_path / "it's", normalize=False, momentum=0.5),
+            make_run(tmp_path / "m", momentum=0.5),
+            make_run(tmp_path / "q", loss="gce", params={"q": 0.3}),
+        ],
         tmp_path,
     )
     assert (
@@ -514,18 +530,19 @@ def test_commands_make_the_runs_again(trio: list[Run], tmp_path: Path) -> None:
         f"--out {tmp_path}/fix"
     ) in page.text
     assert f"curriculoss train --spec '{tmp_path}/it'\"'\"'s/spec.json' --out " in page.text
+    assert f"--loss ce --epochs 3 --momentum 0.5 --seed 0 --out {tmp_path}/m" in page.text
     assert "--loss gce -p q=0.3 --epochs 3" in page.text
     assert f"curriculoss report {tmp_path}/ce {tmp_path}/mae" in page.text
     assert f"{tmp_path}/q --out {tmp_path}/page.html" in page.text
 
 
 def test_numbers_written_in_pictures_are_not_rounded() -> None:
-    figure = lines.over_epochs([[[0.5, 0.000123]]], form="{:.3g}")
-    assert ">0.000123<" in pictures.inline_svg(figure, "x-")
+    figure = over_epochs([[[0.5, 0.000123]]], form="{:.3g}")
+    assert ">0.000123<" in inline_svg(figure, "x-")
 
 
 def test_lines_show_mean_and_range_and_end_with_their_value() -> None:
-    figure = lines.over_epochs([[[1.0, 2.0, 3.0], [3.0, 4.0, 5.0]], [[7.0, None, 9.0]]], logarithmic=False)
+    figure = over_epochs([[[1.0, 2.0, 3.0], [3.0, 4.0, 5.0]], [[7.0, None, 9.0]]], logarithmic=False)
     (axes,) = figure.axes
     assert [line.get_ydata().tolist() for line in axes.get_lines()] == [[2.0, 3.0, 4.0], [7.0, 9.0]]
     assert axes.get_lines()[1].get_xdata().tolist() == [1, 3]
@@ -535,18 +552,18 @@ def test_lines_show_mean_and_range_and_end_with_their_value() -> None:
 
 def test_values_at_the_ends_of_lines_do_not_overlap() -> None:
     for values in ([100.0] * 6, [0.0] * 6, [1.0, 1.01, 50.0, 50.1, 99.0, 99.1]):
-        (axes,) = lines.over_epochs([[[x, x]] for x in values], limits=(0, 104), logarithmic=False).axes
+        (axes,) = over_epochs([[[x, x]] for x in values], limits=(0, 104), logarithmic=False).axes
         heights = sorted(text.xy[1] for text in axes.texts)  # type: ignore[attr-defined]
         assert min(b - a for a, b in pairwise(heights)) > 0.08
         assert heights[-1] <= 1
 
 
 def test_lines_over_many_sizes_are_logarithmic_and_leave_out_what_is_not_positive() -> None:
-    (axes,) = lines.over_epochs([[[1.0, 0.1, 0.0, 0.01]]]).axes
+    (axes,) = over_epochs([[[1.0, 0.1, 0.0, 0.01]]]).axes
     assert axes.get_yscale() == "log"
     assert axes.get_lines()[0].get_ydata().tolist() == [1.0, 0.1, 0.01]
     assert 0 < axes.texts[0].xy[1] < 0.2  # type: ignore[attr-defined]
-    assert lines.over_epochs([[[1.0, 0.5]]]).axes[0].get_yscale() == "linear"
+    assert over_epochs([[[1.0, 0.5]]]).axes[0].get_yscale() == "linear"
 
 
 def test_the_picture_for_the_readme_has_a_panel_a_loss(trio: list[Run]) -> None:
@@ -561,6 +578,6 @@ def test_values_that_are_no_numbers_are_left_out(tmp_path: Path) -> None:
     row = run.metrics[0] | {"test_accuracy": "<b>", "snr": math.inf, "mean_weight": True}
     (run.path / "metrics.jsonl").write_text(json.dumps(row) + "\n")
     (run.path / "result.json").unlink()
-    (found,) = report.table([Run(run.path)])
+    (found,) = table([Run(run.path)])
     assert found["test_accuracy"] is None and found["snr"] is None and found["mean_weight"] is None
     built([Run(run.path)], tmp_path)

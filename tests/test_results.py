@@ -8,19 +8,22 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import audit, auto
+from benchmarks import audit, auto, regime
 from curriculoss.paper.artefacts import ARTEFACTS, get
-from curriculoss.paper.records import FILE, Records
-from curriculoss.paper.reproduce import Plan
-from curriculoss.paper.settings import SCALES
-from curriculoss.training import RunError
+from curriculoss.paper.epochs import EPOCHS_FILE as FILE
+from curriculoss.paper.epochs import RunRecords
+from curriculoss.paper.plans import Plan
+from curriculoss.paper.scales import DEFAULT
+from curriculoss.runs import RunError
 
 RESULTS = Path(__file__).parent.parent / "results"
-CPU = SCALES["cpu"]
 FROM_RECORDS = [name for name, each in ARTEFACTS.items() if each.kind in ("table", "claims")]
 TEXTS = ("*.txt", "*.csv", "*.md", "*.tex", "*.json")
 
-pytestmark = pytest.mark.skipif(not (RESULTS / FILE).exists(), reason="there are no results yet")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not (RESULTS / FILE).exists(), reason="there are no results yet"),
+]
 
 
 @pytest.fixture
@@ -34,7 +37,7 @@ def _made_again(folder: Path) -> list[str]:
     """The files that come out otherwise than they are."""
     before = {path.name: path.read_bytes() for pattern in TEXTS for path in folder.glob(pattern)}
     for name in FROM_RECORDS:
-        Plan(get(name), CPU, folder).make(data_dir=folder)
+        Plan(get(name), DEFAULT, folder).make(data_dir=folder)
     after = {path.name: path.read_bytes() for pattern in TEXTS for path in folder.glob(pattern)}
     return sorted(name for name in before | after if before.get(name) != after.get(name))
 
@@ -48,7 +51,7 @@ def test_swapping_two_losses_shows(copy, names):
     with (copy / FILE).open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
     scaled, plain = (
-        CPU.spec(cell)
+        DEFAULT.spec(cell)
         for row in ("MAE scale", "MAE")
         for cell in get("table:fix").cells
         if cell.row.name == row and cell.noise == "clean"
@@ -96,12 +99,12 @@ def test_an_accuracy_that_cannot_be_is_an_error(copy, accuracy):
     fields[head.split(",").index("test_accuracy")] = accuracy
     (copy / FILE).write_text("".join([head, ",".join(fields), *rows]), encoding="utf-8")
     with pytest.raises(RunError, match=r"epochs\.csv: line 2 .* impossible numbers"):
-        Plan(get("table:underfit"), CPU, copy).done()
+        Plan(get("table:underfit"), DEFAULT, copy).done()
 
 
 def test_every_record_is_whole_and_of_the_run_that_it_names():
-    records = Records.read(CPU, RESULTS)
-    planned = Plan(get("claims"), CPU, RESULTS).runs().values()
+    records = RunRecords.read(DEFAULT, RESULTS)
+    planned = Plan(get("claims"), DEFAULT, RESULTS).runs().values()
     assert set(records) == set(records.whole(planned)) <= {spec.hash for spec in planned}
 
 
@@ -126,3 +129,9 @@ def test_page_about_the_self_setting_loss_is_what_its_numbers_say():
 def test_page_about_the_audit_is_what_its_numbers_say():
     folder = RESULTS / "audit"
     assert (folder / "README.md").read_text(encoding="utf-8") == audit.page(audit.load(folder / "audit.csv"))
+
+
+def test_page_about_the_regime_is_what_its_numbers_say():
+    folder = RESULTS / "settings"
+    if (folder / "README.md").exists():  # made once, when the scale is settled
+        assert (folder / "README.md").read_text(encoding="utf-8") == regime.page(regime.read(folder / "fits.csv"))

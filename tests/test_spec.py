@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from curriculoss.training import RunSpec, preset, presets
-from curriculoss.training.spec import SCHEDULES
+from curriculoss.runs import RunSpec, preset, presets
+from curriculoss.runs.spec import SCHEDULES
 
 SPECS = [
     RunSpec(),
@@ -32,11 +32,12 @@ def test_spec_survives_json_and_toml(spec, tmp_path):
 
 def test_every_setting_changes_the_hash():
     changes = {
-        "data": "mnist", "label": "y", "test": "t.csv", "subset": 5, "holdout": 0.1, "noise": "pairflip:0.1",
-        "noise_seed": 3, "exact_noise": False, "loss": "mae", "normalize": False, "network": "mlp", "width": 2.0,
+        "data": "mnist", "label": "y", "test": "t.csv", "subset": 5, "image_size": 8, "holdout": 0.1,
+        "noise": "pairflip:0.1", "noise_seed": 3, "exact_noise": False, "loss": "mae",
+        "normalize": False, "network": "mlp", "width": 2.0,
         "epochs": 3, "batch_size": 64, "learning_rate": 0.2, "momentum": 0.5, "weight_decay": 0.0,
         "schedule": "constant", "step_epochs": [2], "step_factor": 0.5, "warmup_epochs": 2, "clip_norm": 1,
-        "augment": "none", "patience": 2, "test_every": 2, "seed": 1, "precision": "64-true",
+        "augment": "none", "optimizer": "adamw", "patience": 2, "test_every": 2, "seed": 1, "precision": "64-true",
         "initial_margin": "measured",
     }  # fmt: skip
     needs = {"step_epochs": {"schedule": "step"}, "warmup_epochs": {"schedule": "warmup"}}
@@ -86,6 +87,8 @@ def test_hash_is_that_of_runs_from_before_there_were_test_paths():
         ({"step_epochs": [3]}, "step_epochs belongs to schedule 'step', got schedule 'cosine'"),
         ({"schedule": "warmup", "step_factor": 0.5}, "step_factor belongs to schedule 'step', got schedule 'warmup'"),
         ({"schedule": "constant", "warmup_epochs": 2}, "warmup_epochs belongs to schedule 'warmup'"),
+        ({"optimizer": "adam"}, "unknown optimizer 'adam', did you mean 'adamw'"),
+        ({"optimizer": "adamw", "momentum": 0.5}, "momentum belongs to optimizer 'sgd', got optimizer 'adamw'"),
         ({"subset": 0}, "subset expects a whole number >= 1, got 0"),
         ({"seed": -1}, "seed expects"),
         ({"data": " "}, "data expects a data set or a path"),
@@ -101,7 +104,7 @@ def test_nonsense_is_refused_in_one_line(change, message):
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
-        ("a.json", "[1]", "a spec is an object of names and values, got list"),
+        ("a.json", "[1]", "expected an object of names and values, got list"),
         ("a.json", "{", "cannot read the spec"),
         ("a.toml", "= 3", "cannot read the spec"),
         ("a.toml", "epoch = 3", "unknown key 'epoch'"),
@@ -135,14 +138,14 @@ def test_presets_are_the_papers_settings():
 def test_learning_rates_stay_between_nothing_and_the_first(schedule, epochs, share):
     own = {"step": {"step_epochs": (1, 3)}, "warmup": {"warmup_epochs": 0.5}}
     spec = RunSpec(schedule=schedule, epochs=epochs, **own.get(schedule, {}))
-    assert 0 <= spec.rate_at(share * epochs) <= spec.learning_rate
+    assert 0 <= spec.rate_factor(share * epochs) <= 1
 
 
 def test_schedules_at_the_points_that_name_them():
     spec = RunSpec(epochs=10, schedule="cosine")
-    assert [spec.rate_at(x) for x in (0, 5, 10)] == pytest.approx([0.1, 0.05, 0])
+    assert [spec.rate_factor(x) for x in (0, 5, 10)] == pytest.approx([1, 0.5, 0])
     step = RunSpec(epochs=10, schedule="step", step_epochs=(2, 4))
-    assert [step.rate_at(x) for x in (0, 1.9, 2, 4)] == pytest.approx([0.1, 0.1, 0.01, 0.001])
+    assert [step.rate_factor(x) for x in (0, 1.9, 2, 4)] == pytest.approx([1, 1, 0.1, 0.01])
     warmup = RunSpec(epochs=10, schedule="warmup", warmup_epochs=2)
-    assert [warmup.rate_at(x) for x in (0, 1, 2, 6, 10)] == pytest.approx([0, 0.05, 0.1, 0.05, 0])
-    assert RunSpec(epochs=10, schedule="constant").rate_at(9) == 0.1
+    assert [warmup.rate_factor(x) for x in (0, 1, 2, 6, 10)] == pytest.approx([0, 0.5, 1, 0.5, 0])
+    assert RunSpec(epochs=10, schedule="constant").rate_factor(9) == 1

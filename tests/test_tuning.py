@@ -22,12 +22,14 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from curriculoss import cli, data, fix
-from curriculoss.curricula import registry
-from curriculoss.training import Run, RunError, RunSpec, train
-from curriculoss.training.task import make_task
+from curriculoss.losses import registry
+from curriculoss.runs import Run, RunError, RunSpec
+from curriculoss.runs.task import Training, make_fabric, make_task
 from curriculoss.tuning import choose, search, tune
-from curriculoss.tuning.samples import Source
-from curriculoss.tuning.space import AROUND, RANGES, Space, default
+from curriculoss.tuning.samples import TrialData
+from curriculoss.tuning.space import FACTORS, RANGES, Space, default_of
+
+pytestmark = pytest.mark.slow
 
 QUICK = ("--data", "digits", "--network", "linear", "--epochs", "3", "--noise", "symmetric:0.3", "--losses", "ce,gce")
 SPEC = RunSpec(data="digits", network="linear", epochs=3, noise="symmetric:0.3")
@@ -45,7 +47,7 @@ def run(*arguments, expect=0):
 @pytest.mark.parametrize("name", RANGES)
 def test_ranges_are_within_constraints_and_around_the_defaults(name):
     for key, span in RANGES[name].items():
-        assert span.low <= default(name, key) <= span.high
+        assert span.low <= default_of(name, key) <= span.high
         for value in span[:2]:
             registry.get(name, **{key: value})
 
@@ -57,18 +59,18 @@ def test_every_suggestion_is_a_run_and_no_fix_is_refused(num_classes):
     study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=0))
     fixed, rates = set(), set()
     for name in space.losses:
-        study.enqueue_trial(space.usual(name))
+        study.enqueue_trial(space.default(name))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         for _ in range(200):
-            spec = replace(base, **space.suggest(study.ask()))
+            spec = space.suggest(study.ask()).spec(base)
             if spec.fix is not None:
                 fix(spec.make_loss(), spec.fix, tau=spec.tau, num_classes=num_classes)
                 fixed.add(spec.loss)
             rates.add(spec.learning_rate)
             assert spec.weight_decay == base.weight_decay
     assert ("mae" in fixed) == (num_classes > 3) and "ce" not in fixed and "nce" not in fixed
-    low, high = (0.05 * factor for factor in AROUND["learning_rate"][:2])
+    low, high = (0.05 * factor for factor in FACTORS["learning_rate"][:2])
     assert low <= min(rates) < 0.1 * high and 0.5 * high < max(rates) <= high
 
 
@@ -103,16 +105,17 @@ def test_near_is_two_standard_errors_of_the_difference_whatever_labels_all_miss(
     assert choose(predictions, labels).near.tolist() == [True, True, False]
 
 
-def test_noisy_validation_labels_choose_as_well_as_clean_ones(tmp_path):
+def test_noisy_validation_labels_choose_as_well_as_clean_ones():
     """Real networks on digits, 40 % of all labels wrong, those of the validation samples drawn anew twenty times."""
     spec = RunSpec(data="digits", network="mlp", width=0.25, epochs=8, noise="symmetric:0.4", test_every=8)
-    dataset, task = Source(spec).read(), make_task(spec)
+    dataset, task = TrialData(spec).read(), make_task(spec)
     held, tested = [], []
-    for number, (loss, rate) in enumerate(product(("ce", "gce", "mae"), (0.003, 0.05, 0.5))):
+    for loss, rate in product(("ce", "gce", "mae"), (0.003, 0.05, 0.5)):
         tried = replace(spec, noise="clean", loss=loss, learning_rate=rate)
-        train(tried, tmp_path / str(number), dataset=dataset)
-        held.append(search._predict(tried, dataset, tmp_path / str(number)))
-        tested.append(search._predict(tried, replace(dataset, test=task.test), tmp_path / str(number)))
+        training = Training.prepare(tried, make_task(tried, dataset=dataset), make_fabric(tried, "cpu"))
+        training.fit()
+        held.append(search.predicted(training))
+        tested.append(search.predicted(replace(training, task=replace(training.task, test=task.test))))
     accuracy = 100 * (np.stack(tested) == task.test.target.numpy()).mean(1)
     order = torch.randperm(len(task.train), generator=torch.Generator().manual_seed(0))
     truth = task.clean[order[: len(dataset.test)].sort().values].numpy()
@@ -133,7 +136,7 @@ def test_noisy_validation_labels_choose_as_well_as_clean_ones(tmp_path):
 
 def test_the_test_set_is_in_neither_part_and_held_out_labels_are_noisy():
     spec = RunSpec(data="digits", noise="symmetric:0.4", subset=600)
-    dataset, task = Source(spec, share=0.25).read(), make_task(spec)
+    dataset, task = TrialData(spec, share=0.25).read(), make_task(spec)
     seen = torch.cat([dataset.train.inputs, dataset.test.inputs])
     assert (len(dataset.train), len(dataset.test)) == (450, 150) and dataset.test.clean is None
     flat = [{bytes(row.numpy().tobytes()) for row in part} for part in (seen, task.train.inputs, task.test.inputs)]
@@ -151,12 +154,12 @@ def test_samples_to_validate_on_may_be_in_a_path(tmp_path):
         return tmp_path / name
 
     spec = RunSpec(data=str(write("data.npz", 100)))
-    dataset = Source(spec, str(write("checked.npz", 30))).read()
+    dataset = TrialData(spec, str(write("checked.npz", 30))).read()
     assert len(dataset.train) == 80 and dataset.test.target.tolist() == [0, 1, 2] * 10 and dataset.test.clean is None
     with pytest.raises(data.DataError, match="expected x_test to be like x, float32 of shape"):
-        Source(spec, str(write("wide.npz", 30, width=5))).read()
+        TrialData(spec, str(write("wide.npz", 30, width=5))).read()
     with pytest.raises(ValueError, match=r"no validation samples at absent\.npz"):
-        Source(spec, "absent.npz").read()
+        TrialData(spec, "absent.npz").read()
 
 
 def test_images_to_validate_on_are_like_the_others(tmp_path):
@@ -166,9 +169,9 @@ def test_images_to_validate_on_are_like_the_others(tmp_path):
             for number in range(5):
                 Image.new("L", (size, size), 40 * number).save(tmp_path / place / label / f"{number}.png")
     spec = RunSpec(data=str(tmp_path / "photos"))
-    assert Source(spec, tmp_path / "checked").read().test.target.tolist() == [0] * 5 + [1] * 5
+    assert TrialData(spec, tmp_path / "checked").read().test.target.tolist() == [0] * 5 + [1] * 5
     with pytest.raises(data.DataError, match=r"large: expected .*uint8 of shape \(1, 8, 8\), got image files"):
-        Source(spec, tmp_path / "large").read()
+        TrialData(spec, tmp_path / "large").read()
 
 
 # The search
@@ -186,8 +189,7 @@ def test_every_loss_is_tried_as_it_comes_and_then_others(tuned):
     assert [row["name"] for row in found["trials"][:2]] == ["ce", "gce q=0.7, scale 2.6"]
     assert all(row["learning_rate"] == 0.1 for row in found["trials"][:2])
     assert len({row["learning_rate"] for row in found["trials"][1:]}) == 4
-    assert len(list((out / "predictions").iterdir())) == sum(row["state"] == "finished" for row in found["trials"])
-    assert not any((out / search.WORK).iterdir())
+    assert {file.name for file in out.iterdir() if file.is_file()} == {"study.log", "trials.csv", "best.toml", ".lock"}
     table = list(csv.DictReader((out / "trials.csv").read_text().splitlines()))
     assert [float(row["learning_rate"]) for row in table] == [row["learning_rate"] for row in found["trials"]]
     assert table[1]["params.q"] == "0.7" and table[0]["params.q"] == ""
@@ -201,8 +203,8 @@ def test_the_choice_is_a_spec_and_was_trained_on_all_training_samples(tuned):
     assert row["trial"] == found["trial"] and row["near_the_best"] and row["loss"] == spec.loss
     assert row["learning_rate"] == spec.learning_rate and spec.noise == "symmetric:0.3"
     kept = Run(out / f"{found['run']}")
-    assert kept.spec == spec and kept.task["train"] == len(data.load("digits").train)
-    assert found["test_accuracy"] == kept.result["test_accuracy"] > 70 > found["validation_accuracy"]
+    assert kept.spec == spec and kept.task.train == len(data.load("digits").train)
+    assert found["test_accuracy"] == kept.result.test_accuracy > 70 > found["validation_accuracy"]
 
 
 def test_a_finished_search_is_only_printed(tuned):
@@ -218,8 +220,8 @@ def test_a_finished_search_is_only_printed(tuned):
     ("arguments", "code", "said"),
     [
         (("--losses", "gcee"), 2, "unknown loss 'gcee', did you mean 'gce'?"),
-        (("--trials", "0"), 2, "expected --trials and --jobs >= 1, got 0"),
-        (("--validation-share", "1.5"), 2, "expected --validation-share between 0 and 1, got 1.5"),
+        (("--trials", "0"), 2, "Invalid value for '--trials': Input should be greater than or equal to 1"),
+        (("--validation-share", "1.5"), 2, "a share of 1.5 of 1442 training samples leaves too few of them"),
         (("--validation-share", "0.2", "--validation", "x"), 2, "expected --validation or --validation-share, got"),
         (("--validation", "x"), 2, "go with data in a path; of 'digits', hold out a share"),
         (("--epochs", "4"), 1, "holds another search (epochs 3, not 4); give another folder"),
@@ -247,10 +249,9 @@ def test_a_trial_that_falls_behind_is_given_up(tmp_path):
     for place in range(5):
         good = create_trial(value=99.0, intermediate_values={1: 99.0, 2: 99.0, 3: 99.0}, user_attrs={"place": place})
         study.add_trial(good)
-    source = Source(SPEC)
+    source = TrialData(SPEC)
     trial, settings = search._ask(study, Space(SPEC, ("ce",), 10), 5)
-    outcome = search._attempt(source, settings, trial._trial_id, tmp_path, 0)
-    search._tell(study, trial, outcome, tmp_path)
+    search._attempt(source, settings, trial._trial_id, tmp_path, 0)
     left = study.get_trials()[-1]
     assert left.state == TrialState.PRUNED and left.last_step == 1 and search._done(study)[5].number == left.number
 
@@ -259,10 +260,10 @@ def test_a_trial_that_diverges_counts_and_says_why(tmp_path):
     spec = replace(SPEC, learning_rate=1e25)
     study = search._open(tmp_path, spec.epochs)
     trial, settings = search._ask(study, Space(spec, ("ce",), 10, frozenset({"learning_rate"})), 0)
-    search._tell(study, trial, search._attempt(Source(spec), settings, trial._trial_id, tmp_path, 0), tmp_path)
-    assert search._done(study)[0].state == TrialState.FAIL and not any((tmp_path / search.WORK).iterdir())
+    search._attempt(TrialData(spec), settings, trial._trial_id, tmp_path, 0)
+    assert search._done(study)[0].state == TrialState.FAIL
     with pytest.raises(RunError, match="no trial came to its end; the first: training diverged in epoch 1"):
-        search._judged(study, tmp_path, np.zeros(1))
+        search._judged(study, np.zeros(1))
 
 
 def test_killed_search_ends_as_if_it_had_not_been(tmp_path):
@@ -270,11 +271,11 @@ def test_killed_search_ends_as_if_it_had_not_been(tmp_path):
     command = [sys.executable, "-m", "curriculoss", "tune", *QUICK, "--trials", "4", "--jobs", "1", "--out"]
     process = subprocess.Popen([*command, str(tmp_path / "killed")], env={**os.environ, "OMP_NUM_THREADS": "1"},
                                stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)  # fmt: skip
-    first, limit = tmp_path / "killed/predictions/0000.npy", time.monotonic() + 600
-    while not first.exists() and process.poll() is None and time.monotonic() < limit:
+    log, limit = tmp_path / "killed/study.log", time.monotonic() + 600
+    while not (log.exists() and b'"predictions"' in log.read_bytes()) and time.monotonic() < limit:
         time.sleep(0.01)
     process.send_signal(signal.SIGKILL)
-    assert process.wait() == -signal.SIGKILL and first.exists()
+    assert process.wait() == -signal.SIGKILL
     time.sleep(1.5)  # until its child has seen it
     left = search._open(tmp_path / "killed", SPEC.epochs)
     left.ask()  # one under way and one waiting, whatever the moment was

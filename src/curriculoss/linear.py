@@ -1,140 +1,262 @@
-"""The last linear layer and the soft margin in one op, for so many classes that the N×K logits would not fit.
+"""The last linear layer and the soft margin in one op, for class counts at which N×K logits would not fit.
 
-It walks the batch in blocks of rows like margin.py. Each block of logits is made, read and forgotten, and made again in
-backward: four products in place of three, and memory for one block in place of several times N×K numbers.
+It computes the batch in blocks of rows like margin.py. Each block of logits is made, read and dropped, and made again
+in backward: four matrix products in place of three, and memory for one block in place of several times N×K numbers.
+_linear_loss.py needs only three for a mean or a sum.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
 from torch.autograd import Function
 from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 
-from curriculoss.margin import (
-    Direction,
-    accurate,
-    autocast,
-    call,
-    check_num_classes,
-    check_target,
-    class_index,
-    kind,
-    mapped,
-    margin_fall,
-    read,
-    soft_margin,
-    walk,
-    with_losses,
-)
+from curriculoss import margin as blocks
+from curriculoss._autograd import apply_function, autocast, compute_dtype, mapped
+from curriculoss._checks import check_num_classes, check_target, checked_integer, type_name
+from curriculoss._sharding import Shards, meet
+from curriculoss.errors import InvalidTypeError, InvalidValueError
+from curriculoss.margin import soft_margin
 
-BLOCK = 2**23  # numbers in a block of logits; larger than margin.py's, to keep the products efficient
+BLOCK_LOGITS = 2**23  # logits per block, more than in margin.py: each writes to the whole gradient of the weight
+
+RowLoss: TypeAlias = Callable[[Tensor, Tensor], Tensor]  # the loss of each sample from the logits and targets of rows
 
 
 def linear_soft_margin(
-    hidden: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor, *, ignore_index: int = -100
-) -> Tensor:
+    hidden: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor, *, ignore_index: int = -100,
+    group: Any = None, memory: int | None = None,
+) -> Tensor:  # fmt: skip
     """`soft_margin(F.linear(hidden, weight, bias), target)` without ever storing the N×K logits.
 
-    `hidden` is (..., H), `weight` (K, H), `bias` (K,) or None, `target` (...). Backward multiplies again
-    instead of remembering, so memory is one block of logits, whatever the number of classes.
+    Backward multiplies again instead of remembering, so memory is one block of logits, whatever the number of classes.
+
+    Args:
+        hidden: (..., H), the inputs of the last layer.
+        weight: (K, H).
+        bias: (K,) or None.
+        target: (...), int64 class indices.
+        ignore_index: Samples with this target have margin 0 and no gradient.
+        group: A process group of `torch.distributed` over which the classes are spread: each process passes its own
+            rows of weight and bias, in the order of the ranks, the same hidden states, and targets that count the
+            classes of all. Each gets the same margins and the whole gradient of the hidden states.
+        memory: Bytes that a block of logits may take, but at least one row; by default about 34 MB, or 128 rows.
+
+    Returns:
+        One margin per target.
+
+    Raises:
+        GroupError: If a process of the group has died or has not answered within the group's time-out.
+
+    Example:
+        >>> import torch
+        >>> from curriculoss import linear_soft_margin
+        >>> hidden, weight = torch.tensor([[1.0, 2.0]]), torch.tensor([[3.0, 0.0], [0.0, 1.0]])
+        >>> linear_soft_margin(hidden, weight, None, torch.tensor([0]))
+        tensor([1.])
     """
-    for name, value in (("hidden", hidden), ("weight", weight), ("bias", bias)):
-        optional = name == "bias" and value is None
-        if not optional and not (isinstance(value, Tensor) and value.is_floating_point()):
-            raise TypeError(f"linear_soft_margin expects a floating-point {name}, got {kind(value)}")
-    check_target(target, "linear_soft_margin")
-    if (
-        weight.dim() != 2
-        or hidden.shape != (*target.shape, weight.shape[1])
-        or (bias is not None and bias.shape != weight.shape[:1])
-    ):
-        raise ValueError(
-            "linear_soft_margin expects hidden (..., H), weight (K, H), bias (K,) or None and target (...), "
-            f"got {tuple(hidden.shape)}, {tuple(weight.shape)}, "
-            f"{None if bias is None else tuple(bias.shape)} and {tuple(target.shape)}"
-        )
-    check_num_classes(weight.shape[0])
-    devices = [str(x.device) for x in (hidden, weight, bias, target) if x is not None]
-    if len(set(devices)) > 1:
-        raise ValueError(f"linear_soft_margin expects all tensors on one device, got {', '.join(devices)}")
+    layer = checked_layer(hidden, weight, bias, target, memory=memory)
+    shards = None if group is None else meet(group, layer.hidden, layer.weight, target)
+    return margin_of_layer(layer, target, ignore_index, shards)
+
+
+class Layer(NamedTuple):
+    """The last layer and its inputs, one row per target."""
+
+    hidden: Tensor
+    weight: Tensor
+    bias: Tensor | None
+    memory: int | None = None
+
+    def logits(self, rows: slice) -> Tensor:
+        """Fresh logits of some rows, in the dtype to compute in."""
+        return F.linear(self.hidden[rows], self.weight, self.bias).to(compute_dtype(self.hidden.dtype))
+
+    def row_blocks(self) -> Iterator[slice]:
+        """Blocks of rows within the memory.
+
+        Without a limit, and with very many classes, a block has still an eighth of the rows, up to 128, since each
+        reads the whole weight.
+        """
+        rows, num_classes = len(self.hidden), len(self.weight)
+        if self.memory is None:
+            block = max(BLOCK_LOGITS, min(128, rows // 8) * num_classes)
+        else:
+            given = self.hidden.dtype
+            size = compute_dtype(given).itemsize + (given.itemsize if given != compute_dtype(given) else 0)
+            block = self.memory // size
+        return blocks.row_blocks(rows, rows * num_classes, block)
+
+
+class LayerGradients:
+    """Gradients of hidden states, weight and bias, gathered block by block; None where none is needed."""
+
+    def __init__(self, layer: Layer, needed: tuple[bool, ...]) -> None:
+        self.layer, dtype = layer, compute_dtype(layer.hidden.dtype)
+        self.hidden = torch.empty_like(layer.hidden) if needed[0] else None
+        self.weight = torch.zeros_like(layer.weight, dtype=dtype) if needed[1] else None
+        self.bias = None if layer.bias is None or not needed[2] else torch.zeros_like(layer.bias, dtype=dtype)
+
+    def add(self, block: Tensor, rows: slice) -> None:
+        """Take in the gradient of the logits of some rows."""
+        hidden, weight, _, _ = self.layer
+        if self.bias is not None:
+            self.bias += block.sum(0)
+        block = block.to(weight.dtype)
+        if self.hidden is not None:
+            torch.mm(block, weight, out=self.hidden[rows])
+        if self.weight is not None and self.weight.dtype == weight.dtype:
+            self.weight.addmm_(block.mT, hidden[rows])
+        elif self.weight is not None:  # half precision: the sum over blocks is in float32
+            self.weight += block.mT @ hidden[rows]
+
+
+def checked_layer(
+    hidden: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor, *, memory: int | None = None
+) -> Layer:
+    """The layer with its inputs as rows, cast as autocast wants it; refused if types or shapes do not fit."""
+    _check(hidden, weight, bias, target)
+    if memory is not None:
+        memory = checked_integer("linear_soft_margin", "memory", memory, 1)
     if autocast(hidden) and torch.float64 not in (hidden.dtype, weight.dtype):
         half = torch.get_autocast_dtype(hidden.device.type)
         hidden, weight, bias = hidden.to(half), weight.to(half), None if bias is None else bias.to(half)
     dtypes = [str(x.dtype) for x in (hidden, weight, bias) if x is not None]
     if len(set(dtypes)) > 1:
-        raise TypeError(f"linear_soft_margin expects hidden, weight and bias of one dtype, got {', '.join(dtypes)}")
-    if mapped():  # a transform wants plain steps
-        logits = F.linear(hidden, weight, bias)
-        return soft_margin(logits.reshape(-1, len(weight)), target.reshape(-1), ignore_index=ignore_index).reshape(
-            target.shape
+        expected = "hidden, weight and bias of one dtype"
+        raise InvalidTypeError(f"linear_soft_margin expects {expected}, got {', '.join(dtypes)}")
+    return Layer(hidden.reshape(-1, weight.shape[1]), weight, bias, memory)
+
+
+def _check(hidden: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor) -> None:
+    for name, value in (("hidden", hidden), ("weight", weight), ("bias", bias)):
+        optional = name == "bias" and value is None
+        if not optional and not (isinstance(value, Tensor) and value.is_floating_point()):
+            raise InvalidTypeError(f"linear_soft_margin expects a floating-point {name}, got {type_name(value)}")
+    check_target(target, "linear_soft_margin")
+    fits = weight.dim() == 2 and hidden.shape == (*target.shape, weight.shape[1])
+    if not fits or (bias is not None and bias.shape != weight.shape[:1]):
+        raise InvalidValueError(
+            "linear_soft_margin expects hidden (..., H), weight (K, H), bias (K,) or None and target (...), "
+            f"got {tuple(hidden.shape)}, {tuple(weight.shape)}, "
+            f"{None if bias is None else tuple(bias.shape)} and {tuple(target.shape)}"
         )
-    margin: Tensor = call(
-        _LinearSoftMargin, hidden.reshape(-1, weight.shape[1]), weight, bias, target.reshape(-1), ignore_index
-    )[0]
+    devices = [str(x.device) for x in (hidden, weight, bias, target) if x is not None]
+    if len(set(devices)) > 1:
+        raise InvalidValueError(f"linear_soft_margin expects all tensors on one device, got {', '.join(devices)}")
+
+
+# ---- one margin, or one loss, per sample ----
+
+
+def margin_of_layer(layer: Layer, target: Tensor, ignore_index: int, shards: Shards | None = None) -> Tensor:
+    """The margins of `linear_soft_margin`, for a layer that is checked."""
+    flat = target.reshape(-1)
+    if shards is None:
+        check_num_classes(len(layer.weight))
+    if mapped():  # a transform needs plain operations
+        logits = F.linear(*layer[:3])
+        return soft_margin(logits, flat, ignore_index=ignore_index).reshape(target.shape)
+    margin: Tensor = apply_function(_LinearSoftMargin, *layer, flat, ignore_index, shards)[0]
     return margin.reshape(target.shape)
 
 
-def _blocks(hidden: Tensor, weight: Tensor) -> Iterator[slice]:
-    """With very many classes still an eighth of the rows, up to 128: each block reads and writes all of the weight."""
-    rows, num_classes = len(hidden), len(weight)
-    return walk(rows, rows * num_classes, max(BLOCK, min(128, rows // 8) * num_classes))
+def losses_of_layer(layer: Layer, target: Tensor, row_loss: RowLoss) -> Tensor:
+    """The loss of each sample by blocks of rows that are made again in backward, for losses with a second term."""
+    hidden, weight, bias, _ = layer
+    if mapped():
+        return row_loss(F.linear(hidden, weight, bias), target.reshape(-1)).reshape(target.shape)
+
+    def of_rows(hidden: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor) -> Tensor:
+        return row_loss(F.linear(hidden, weight, bias), target)
+
+    flat = target.reshape(-1)
+    values = [
+        checkpoint(of_rows, hidden[rows], weight, bias, flat[rows], use_reentrant=False, preserve_rng_state=False)
+        for rows in layer.row_blocks()
+    ]
+    return torch.cat(values).reshape(target.shape)
 
 
 class _LinearSoftMargin(Function):
+    """With shards, each block has one more column, of logits -inf, for labels that another process holds."""
+
     @staticmethod
     def forward(
-        hidden: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor, ignore_index: int
-    ) -> tuple[Tensor, ...]:
-        index, ignored = class_index(target.unsqueeze(1), len(weight), ignore_index)
-        dtype = accurate(hidden.dtype)
-        slices = _blocks(hidden, weight)
-        outputs = read(lambda rows: F.linear(hidden[rows], weight, bias).to(dtype), slices, index, ignored)
-        return with_losses(outputs, ignored, None, 1.0, "none")
+        hidden: Tensor, weight: Tensor, bias: Tensor | None, memory: int | None, target: Tensor, ignore_index: int,
+        shards: Shards | None,
+    ) -> tuple[Tensor, ...]:  # fmt: skip
+        layer = Layer(hidden, weight, bias, memory)
+        total = len(weight) if shards is None else shards.total
+        index, ignored = blocks.class_index(target.unsqueeze(1), total, ignore_index)
+        if shards is None:
+            outputs = blocks.read_blocks(layer.logits, layer.row_blocks(), index, ignored)
+        else:
+            outputs = _read_shards(layer, shards, index, ignored)
+        return blocks.with_losses(outputs, ignored, blocks.Objective())
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Any, ...]) -> None:
-        *tensors, ctx.ignore_index = inputs
-        ctx.shape = None
+        *layer, ctx.memory, target, ctx.ignore_index, ctx.shards = inputs
+        ctx.objective = blocks.Objective()
         ctx.mark_non_differentiable(*output[1:])
-        ctx.save_for_backward(*tensors, *output)
+        ctx.save_for_backward(*layer, target, *output)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor, *_: Any) -> tuple[Any, ...]:
         hidden, weight, bias, target, margin, top, total, *rest = ctx.saved_tensors
-        needed = ctx.needs_input_grad[:3]
-        if torch.is_grad_enabled():  # the gradient is to be differentiated: with all logits at once
+        layer, needed, shards = Layer(hidden, weight, bias, ctx.memory), ctx.needs_input_grad[:3], ctx.shards
+        if torch.is_grad_enabled():  # to be differentiated again: with all logits at once
+            if shards is not None:
+                raise InvalidValueError("classes over several processes expect a first derivative, got create_graph")
             again = soft_margin(F.linear(hidden, weight, bias), target, ignore_index=ctx.ignore_index).unsqueeze(1)
-            inputs = [x for x, wanted in zip((hidden, weight, bias), needed, strict=True) if wanted]
-            grads = iter(torch.autograd.grad(again, inputs, grad, create_graph=True))
-            return *(next(grads) if wanted else None for wanted in needed), None, None
-        fall = margin_fall(ctx, margin, rest, grad, None)
-        assert fall is not None  # it is only for a margin that nobody asked the gradient of
-        direction = Direction(fall, target.unsqueeze(1), top, total, *rest)
-        dtype = direction.top.dtype
-        to_hidden = torch.empty_like(hidden) if needed[0] else None
-        to_weight = torch.zeros_like(weight, dtype=dtype) if needed[1] else None
-        to_bias = torch.zeros_like(bias, dtype=dtype) if needed[2] else None
-        for rows in _blocks(hidden, weight):
-            logits = F.linear(hidden[rows], weight, bias).to(dtype)
-            block = direction.write(logits, rows, logits)
-            if to_bias is not None:
-                to_bias += block.sum(0)
-            block = block.to(weight.dtype)
-            if to_hidden is not None:
-                torch.mm(block, weight, out=to_hidden[rows])
-            if to_weight is not None and to_weight.dtype == weight.dtype:
-                to_weight.addmm_(block.mT, hidden[rows])
-            elif to_weight is not None:  # half precision: the sum over blocks is not
-                to_weight += block.mT @ hidden[rows]
-            del block, logits  # before the next ones are made
-        return (
-            to_hidden,
-            None if to_weight is None else to_weight.to(weight.dtype),
-            None if to_bias is None else to_bias.to(bias.dtype),
-            None,
-            None,
-        )
+            return *differentiable_gradients(again, layer, needed, grad), None, None, None, None
+        neg_grad, ignored = blocks.neg_margin_grad(ctx, margin, rest, grad, None)
+        assert neg_grad is not None  # it is None only for a margin whose gradient nobody asked for
+        index = target.unsqueeze(1) if ignored is None else target.unsqueeze(1).masked_fill(ignored, 0)
+        index = index if shards is None else shards.local(index)
+        gradient, found = blocks.BlockGradient(neg_grad, index, top, total, None), LayerGradients(layer, needed)
+        for rows in layer.row_blocks():
+            block = layer.logits(rows) if shards is None else _with_spare(layer.logits(rows))
+            gradient.write(block, rows, block)
+            if ignored is not None:
+                block.masked_fill_(ignored[rows], 0.0)
+            found.add(block if shards is None else block[:, :-1], rows)
+            del block  # before the next one is made
+        if shards is not None and found.hidden is not None:
+            found.hidden = shards.add_up(found.hidden.to(top.dtype)).to(hidden.dtype)
+        sums = (None if x is None else x.to(weight.dtype) for x in (found.weight, found.bias))
+        return found.hidden, *sums, None, None, None, None
+
+
+def differentiable_gradients(
+    value: Tensor, layer: Layer, needed: tuple[bool, ...], grad: Tensor
+) -> list[Tensor | None]:
+    """Gradients that can be differentiated again."""
+    inputs = [x for x, wanted in zip(layer[:3], needed, strict=True) if wanted and x is not None]
+    grads = iter(torch.autograd.grad(value, inputs, grad, create_graph=True))
+    return [next(grads) if wanted else None for wanted in needed]
+
+
+def _with_spare(logits: Tensor) -> Tensor:
+    return F.pad(logits, (0, 1), value=-torch.inf)
+
+
+def _read_shards(layer: Layer, shards: Shards, index: Tensor, ignored: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+    """`read_blocks` over the classes of all processes."""
+    index, labels = shards.local(index), []
+
+    def make(rows: slice) -> Tensor:
+        block = _with_spare(layer.logits(rows))
+        labels.append(block.gather(1, index[rows]))
+        return block
+
+    _, top, total = blocks.read_blocks(make, layer.row_blocks(), index, None)
+    label, top, total = shards.merge(torch.cat(labels), top, total)
+    margin = (label - top) - total.log()
+    return margin if ignored is None else margin.masked_fill(ignored, 0.0), top, total

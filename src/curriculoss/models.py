@@ -1,4 +1,4 @@
-"""The networks: the paper's four, a small perceptron and a linear classifier, for inputs of any size.
+"""The paper's four networks, a small perceptron and a linear classifier, for inputs of any size.
 
 Every convolution and hidden layer is followed by batch normalisation and ReLU. Initially convolutions are
 Kaiming-uniform (fan-in, ReLU), linear layers Xavier-uniform and biases 0, from torch's global random state.
@@ -8,34 +8,75 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from copy import deepcopy
+from functools import partial
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from curriculoss.curricula.registry import suggestion
+from curriculoss._text import first_line, suggestion
+from curriculoss.errors import CurriculossError, InvalidTypeError, InvalidValueError
 
-HIDDEN = 256  # units in each of the two hidden layers of mlp
 Width = Callable[[int], int]
+Network = nn.Module | Callable[[tuple[int, ...], int], nn.Module]  # a network, or a function of input shape and classes
 
 
-def make_network(name: str, shape: tuple[int, ...], num_classes: int, *, width: float = 1.0) -> nn.Module:
-    """A network for inputs of `shape`, (channels, height, width) or (features,), with `num_classes` logits.
+def make_network(name: str | Network, shape: tuple[int, ...], num_classes: int, *, width: float = 1.0) -> nn.Module:
+    """Make a network, initialised from torch's global random state.
 
-    `width` multiplies the number of channels, and of an mlp's hidden units.
+    Args:
+        name: "cnn4", "cnn8", "resnet34", "resnet50", "mlp" or "linear"; or a network of your own, which is returned,
+            or a function that makes one from `shape` and `num_classes`.
+        shape: Of one input: (channels, height, width), or (features,) for "mlp" and "linear".
+        num_classes: The number of logits.
+        width: Multiplies the number of channels, and of the hidden units of "mlp".
+
+    Example:
+        >>> from curriculoss.models import make_network
+        >>> sum(each.numel() for each in make_network("linear", (1, 8, 8), 10).parameters())
+        650
     """
+    if not isinstance(name, str):
+        return _own_network(name, shape, num_classes)
     if name not in NETWORKS:
-        raise ValueError(f"unknown network {name!r}{suggestion(str(name), NETWORKS)}")
+        raise InvalidValueError(f"unknown network {name!r}{suggestion(str(name), NETWORKS)}")
     flat = name in ("mlp", "linear")
     if not (len(shape) == 3 or (flat and len(shape) == 1)) or min(shape) < 1:
         expected = "(channels, height, width)" + (" or (features,)" if flat else "")
-        raise ValueError(f"{name} expects inputs of shape {expected}, got shape {tuple(shape)}")
+        raise InvalidValueError(f"{name} expects inputs of shape {expected}, got shape {tuple(shape)}")
     if num_classes < 1:
-        raise ValueError(f"{name} expects num_classes >= 1, got num_classes={num_classes}")
+        raise InvalidValueError(f"{name} expects num_classes >= 1, got num_classes={num_classes}")
     if not 0 < width < math.inf:
-        raise ValueError(f"{name} expects a finite width > 0, got width={width}")
+        raise InvalidValueError(f"{name} expects a finite width > 0, got width={width}")
     network = NETWORKS[name](shape, num_classes, lambda units: max(1, round(units * width)))
     network.apply(_initialise)
     return network
+
+
+def _own_network(given: Network, shape: tuple[int, ...], num_classes: int) -> nn.Module:
+    """A network of the user's, tried on two inputs, so that one that does not fit is not taken for a bug of ours."""
+    name, expected = own_name(given), (2, num_classes)
+    try:
+        made = given if isinstance(given, nn.Module) else given(shape, num_classes)
+        if not isinstance(made, nn.Module):
+            raise InvalidTypeError(f"expected a torch.nn.Module from {name}, got {type(made).__name__}")
+        with torch.no_grad(), torch.random.fork_rng([]):
+            found = tuple(deepcopy(made).eval()(torch.zeros(2, *shape).to(next(made.parameters()))).shape)
+    except CurriculossError:
+        raise
+    except Exception as error:  # the code is the user's, and may raise anything
+        said = f"{type(error).__name__}: {first_line(error)}"
+        raise InvalidValueError(f"{name} fails for inputs of shape {(2, *shape)}: {said}") from error
+    if found != expected:
+        raise InvalidValueError(f"expected logits of shape {expected} from {name}, got {found}")
+    return made
+
+
+def own_name(network: Network) -> str:
+    """`package.module:factory`, or `package.module:Class` for a network itself: what a spec calls it."""
+    named = network if hasattr(network, "__qualname__") else type(network)
+    return f"{named.__module__}:{named.__qualname__}"
 
 
 def available() -> tuple[str, ...]:
@@ -52,55 +93,35 @@ def _initialise(module: nn.Module) -> None:
         nn.init.zeros_(module.bias)
 
 
-# Plain networks
+def _plain(
+    shape: tuple[int, ...], num_classes: int, width: Width, *, stages: Sequence[Sequence[int]] = (),
+    hidden: Sequence[int] = (), scaled: Sequence[int] = (),
+) -> nn.Module:  # fmt: skip
+    """Stages of 3×3 convolutions, each with a pool at its end if there is something left to pool, then hidden layers.
 
-
-def _cnn(
-    shape: tuple[int, ...], num_classes: int, width: Width, stages: Sequence[Sequence[int]], hidden: int
-) -> nn.Module:
-    """Stages of 3×3 convolutions, each ending in a pool where there is something left to pool; one hidden layer, which
-    keeps its size: a narrow one could not tell many classes apart."""
-    channels, height, breadth = shape
+    `width` multiplies the units of `scaled` layers, but not of `hidden` ones: a narrow layer after convolutions could
+    not tell many classes apart.
+    """
     layers: list[nn.Module] = []
     for stage in stages:
+        channels, height, breadth = shape
         for units in map(width, stage):
             layers += [nn.Conv2d(channels, units, 3, padding=1), nn.BatchNorm2d(units), nn.ReLU(inplace=True)]
             channels = units
         if min(height, breadth) > 1:
             layers.append(nn.MaxPool2d(2))
             height, breadth = height // 2, breadth // 2
-    return nn.Sequential(*layers, *_perceptron(channels * height * breadth, num_classes, [hidden]))
-
-
-def _cnn4(shape: tuple[int, ...], num_classes: int, width: Width) -> nn.Module:
-    return _cnn(shape, num_classes, width, [[32], [64]], 128)
-
-
-def _cnn8(shape: tuple[int, ...], num_classes: int, width: Width) -> nn.Module:
-    return _cnn(shape, num_classes, width, [[64, 64], [128, 128], [196, 196]], 256)
-
-
-def _mlp(shape: tuple[int, ...], num_classes: int, width: Width) -> nn.Module:
-    return nn.Sequential(*_perceptron(math.prod(shape), num_classes, [width(HIDDEN), width(HIDDEN)]))
-
-
-def _linear(shape: tuple[int, ...], num_classes: int, width: Width) -> nn.Module:
-    return nn.Sequential(*_perceptron(math.prod(shape), num_classes, []))
-
-
-def _perceptron(features: int, num_classes: int, hidden: Sequence[int]) -> list[nn.Module]:
-    layers: list[nn.Module] = [nn.Flatten()]
-    for units in hidden:
+        shape = channels, height, breadth
+    layers.append(nn.Flatten())
+    features = math.prod(shape)
+    for units in (*map(width, scaled), *hidden):
         layers += [nn.Linear(features, units), nn.BatchNorm1d(units), nn.ReLU(inplace=True)]
         features = units
-    return [*layers, nn.Linear(features, num_classes)]
-
-
-# Residual networks (He et al., CVPR 2016)
+    return nn.Sequential(*layers, nn.Linear(features, num_classes))
 
 
 class Residual(nn.Module):
-    """relu(body(x) + shortcut(x)), the shortcut a 1×1 convolution where the shape changes."""
+    """relu(body(x) + shortcut(x)); the shortcut is a 1×1 convolution where the shape changes."""
 
     def __init__(self, body: list[nn.Module], inputs: int, outputs: int, stride: int) -> None:
         super().__init__()
@@ -127,14 +148,16 @@ def _bottleneck(inputs: int, units: int, stride: int) -> tuple[list[nn.Module], 
 
 
 def _resnet(
-    stem: list[nn.Module],
-    channels: int,
-    num_classes: int,
-    width: Width,
+    shape: tuple[int, ...], num_classes: int, width: Width, *, large: bool,
     block: Callable[[int, int, int], tuple[list[nn.Module], int]],
-) -> nn.Module:
-    """A stem of `channels`, [3, 4, 6, 3] blocks, a mean over what is left of the image, one linear layer."""
-    layers = [*stem]
+) -> nn.Module:  # fmt: skip
+    """A residual network with [3, 4, 6, 3] blocks (He et al., CVPR 2016).
+
+    For large images, of 224 pixels, the stem leaves a quarter of each side; for small ones it keeps all.
+    """
+    channels = width(64)
+    layers = [*_conv(shape[0], channels, 7 if large else 3, 2 if large else 1), nn.ReLU(inplace=True)]
+    layers += [nn.MaxPool2d(3, 2, 1)] if large else []
     for stage, count in enumerate((3, 4, 6, 3)):
         for number in range(count):
             stride = 2 if stage > 0 and number == 0 else 1
@@ -144,23 +167,11 @@ def _resnet(
     return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, num_classes))
 
 
-def _resnet34(shape: tuple[int, ...], num_classes: int, width: Width) -> nn.Module:
-    """For small images: a 3×3 stem and no pooling."""
-    stem = [*_conv(shape[0], width(64), 3), nn.ReLU(inplace=True)]
-    return _resnet(stem, width(64), num_classes, width, _basic)
-
-
-def _resnet50(shape: tuple[int, ...], num_classes: int, width: Width) -> nn.Module:
-    """For images of 224 pixels: a 7×7 stem and a pool, which leave a quarter of each side."""
-    stem = [*_conv(shape[0], width(64), 7, 2), nn.ReLU(inplace=True), nn.MaxPool2d(3, 2, 1)]
-    return _resnet(stem, width(64), num_classes, width, _bottleneck)
-
-
 NETWORKS: dict[str, Callable[[tuple[int, ...], int, Width], nn.Module]] = {
-    "cnn4": _cnn4,
-    "cnn8": _cnn8,
-    "resnet34": _resnet34,
-    "resnet50": _resnet50,
-    "mlp": _mlp,
-    "linear": _linear,
+    "cnn4": partial(_plain, stages=[[32], [64]], hidden=[128]),
+    "cnn8": partial(_plain, stages=[[64, 64], [128, 128], [196, 196]], hidden=[256]),
+    "resnet34": partial(_resnet, block=_basic, large=False),
+    "resnet50": partial(_resnet, block=_bottleneck, large=True),
+    "mlp": partial(_plain, scaled=[256, 256]),
+    "linear": _plain,
 }

@@ -1,4 +1,4 @@
-"""The command line: thin, and the only room that prints."""
+"""The command line: the commands, one file per topic; console, exits, options and progress are shared."""
 
 import sys
 
@@ -8,7 +8,21 @@ try:
 except ModuleNotFoundError as missing:
     sys.exit(f"Error: the command line needs {missing.name}: pip install 'curriculoss[cli]'")
 
-from curriculoss.cli import audit, curricula, data, paper, settings, training, tuning
+from curriculoss.cli import (  # noqa: F401
+    audit,
+    compare,
+    data,
+    doctor,
+    explore,
+    losses,
+    predict,
+    report,
+    reproduce,
+    sweep,
+    train,
+    tune,
+    weight,
+)
 from curriculoss.cli.console import app, main
 
-__all__ = ["app", "audit", "curricula", "data", "main", "paper", "rich", "settings", "training", "tuning", "typer"]
+__all__ = ["app", "main", "rich", "typer"]

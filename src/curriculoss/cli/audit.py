@@ -1,121 +1,111 @@
-"""`curriculoss audit` and `curriculoss clean`: the labels to look at first, and what a person decided about them."""
+"""`curriculoss audit` and `curriculoss clean`: find suspicious labels, and apply a person's decisions about them."""
 
 from __future__ import annotations
 
 import shlex
+from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from curriculoss.cli.console import UsageError, app, new_console, new_table, print_json
-from curriculoss.cli.mistakes import mistakes, stopped
-from curriculoss.cli.settings import AsJson, DataDir, Download, Workers, expect_outside
-from curriculoss.cli.training import Bar
+from curriculoss._text import percent
+from curriculoss.cli.console import app, print_json, print_table
+from curriculoss.cli.exits import resumable
+from curriculoss.cli.options import Accelerator, AsJson, DataDir, Download, Label, Workers, expect_outside
+from curriculoss.cli.progress import TrainingProgress
 
-Label = Annotated[str | None, typer.Option(help="The label column of a table (label, y or target).")]
-Labels = Annotated[Path | None, typer.Option(help="For an .npy file: its labels, as .npy or one a line.")]
+if TYPE_CHECKING:
+    from curriculoss.auditing import Audit
+
+Labels = Annotated[Path | None, typer.Option(help="Labels of an .npy file: .npy, or text with one label per line.")]
+SHOWN_PAIRS = 8
 
 
 @app.command()
 def audit(
-    data: Annotated[str, typer.Argument(help="Class folders, .npz, .npy, .csv, .parquet, or a data set by name.")],
-    out: Annotated[Path, typer.Option(help="A folder for the list, the gallery and the run.")],
+    data: Annotated[str, typer.Argument(help="Class folders, .npz, .npy, .csv, .parquet, or the name of a data set.")],
+    *,
+    out: Annotated[Path, typer.Option(help="Folder for the list, the gallery and the training run.")],
     label: Label = None,
     labels: Labels = None,
-    noise: Annotated[str | None, typer.Option(help="For trials: corrupt the labels first, as symmetric:0.4.")] = None,
-    subset: Annotated[int | None, typer.Option(help="Look at so many samples.")] = None,
-    network: Annotated[str | None, typer.Option(help="Another network than the data suggest.")] = None,
-    width: Annotated[float | None, typer.Option(help="Channels times this.")] = None,
-    epochs: Annotated[int | None, typer.Option(help="Another number than the data suggest.")] = None,
-    seed: Annotated[int | None, typer.Option(help="Of initialisation, order and noise (0).")] = None,
+    noise: Annotated[str | None, typer.Option(help="Corrupt the labels first, to try it out: symmetric:0.4.")] = None,
+    subset: Annotated[int | None, typer.Option(help="Number of samples to audit (default: all).")] = None,
+    network: Annotated[str | None, typer.Option(help="Network (default: chosen by the kind of data).")] = None,
+    width: Annotated[float | None, typer.Option(help="Multiplier for the number of channels (default 1).")] = None,
+    epochs: Annotated[int | None, typer.Option(help="Number of epochs (default: chosen by kind and size).")] = None,
+    seed: Annotated[int | None, typer.Option(help="Seed of initialisation, order and noise (default 0).")] = None,
     score: Annotated[
-        str | None, typer.Option(help="probability (default), mean, last, after, aum, slope, mean+after.")
-    ] = None,
+        str, typer.Option(help="What to rank by: probability, mean, last, after, aum, slope, mean+after.")
+    ] = "probability",
     data_dir: DataDir = None,
     download: Download = False,
     workers: Workers = 0,
-    accelerator: Annotated[str, typer.Option(help="auto, cpu, cuda, mps.")] = "auto",
+    accelerator: Accelerator = "auto",
     as_json: AsJson = False,
 ) -> None:
-    """Find the labels that are probably wrong, how many there are, and what they should be.
+    """Find the labels that are probably wrong, estimate how many there are, and suggest other labels.
 
     \b
     curriculoss audit my-photos/ --out audit
     curriculoss audit embeddings.npy --labels labels.npy --out audit
     curriculoss audit digits-100 --noise symmetric:0.4 --out trial --json
 
-    One training run with a robust loss. Writes suspects.csv (most suspicious first), noise.json and audit.html, a
-    gallery to decide in; `curriculoss clean` applies the decisions. In .csv files, a name that a spreadsheet would take
-    for a formula has an apostrophe before it. The same command again goes on where it was, or only writes again.
+    Trains once with a robust loss. Writes suspects.csv (at least the 100 most suspicious samples, with the probability
+    that each label is wrong), noise.json (the estimate) and audit.html (a gallery to decide in). `curriculoss clean`
+    applies the decisions. In .csv files, an apostrophe precedes names that a spreadsheet would take for a formula. An
+    interrupted audit continues when the command is repeated; a finished one is not trained again.
     """
-    if accelerator not in ("auto", "cpu", "cuda", "mps"):
-        raise UsageError(f"expected --accelerator auto, cpu, cuda or mps, got {accelerator!r}")
     expect_outside(out, data)
     asked = {"label": label, "noise": noise, "subset": subset, "network": network, "width": width, "epochs": epochs,
              "seed": seed}  # fmt: skip
-    with mistakes():
-        from curriculoss.audit import finding, output, reading
-        from curriculoss.audit.score import DEFAULT
+    from curriculoss import auditing
 
-        source = reading.read(data, labels, label=label, data_dir=data_dir, download=download)
-        with Bar(quiet=as_json) as bar:
-            try:
-                found = finding.examine(
-                    source, out / "run", {k: v for k, v in asked.items() if v is not None}, score=score or DEFAULT,
-                    workers=workers, accelerator=accelerator, progress=bar,
-                )  # fmt: skip
-            except KeyboardInterrupt as stop:
-                raise stopped("stopped; the same command goes on from there", stop) from None
-        result = output.write(found, source, out)
+    with TrainingProgress(quiet=as_json) as bar, resumable():
+        found = auditing.audit(
+            data, labels, out=out / "run", settings={key: value for key, value in asked.items() if value is not None},
+            score=score, data_dir=data_dir, download=download, workers=workers, accelerator=accelerator,
+            callbacks=(bar,),
+        )  # fmt: skip
+    files = found.save(out)
     if as_json:
-        print_json(result)
-    else:
-        _print(result)
-        if Path(data).expanduser().exists():
-            named = f" --label {shlex.quote(label)}" if label else ""
-            named += f" --labels {shlex.quote(str(labels))}" if labels else ""
-            print(f"then: curriculoss clean {shlex.quote(data)}{named} --decisions decisions.csv --out cleaned")
+        print_json({**found.summary(), "files": files})
+        return
+    _print(found, files)
+    if Path(data).expanduser().exists():
+        named = f" --label {shlex.quote(label)}" if label else ""
+        named += f" --labels {shlex.quote(str(labels))}" if labels else ""
+        print(f"then: curriculoss clean {shlex.quote(data)}{named} --decisions decisions.csv --out cleaned")
 
 
-def _print(result: dict[str, Any]) -> None:
-    low, high = result["interval"]
-    print(f"{100 * result['noise_rate']:.1f} % of the {result['samples']} labels seem to be wrong "
-          f"({100 * low:.1f} to {100 * high:.1f} %); {result['suspects']} are suspicious")  # fmt: skip
-    if result["learned_little"]:
-        print(f"beware: the network predicts only {100 * result['predicted']:.0f} % of the labels, so it has learned "
-              "little, or very many are wrong")  # fmt: skip
-    if result["unreadable"]:
-        print(f"{result['unreadable']} images could not be read and were left out: {result['files']['unreadable']}")
+def _print(found: Audit, files: dict[str, str]) -> None:
+    print(found.headline)
+    expected = found.p_wrong[found.suspects].sum()
+    print(f"the {len(found.suspects)} most suspicious labels are listed; about {expected:.0f} of them are wrong")
+    result = found.summary()
+    if found.learned_little:
+        print(f"beware: the network predicts only {percent(found.predicted)} of the labels, so it has learned little, "
+              "or very many are wrong")  # fmt: skip
+    if found.data.unreadable:
+        print(f"{len(found.data.unreadable)} images could not be read and were left out: {files['unreadable']}")
     if truth := result.get("against_truth"):
         missed = truth["false_negative_rate"]
-        scored = (
-            "" if missed is None else f"; AUROC {truth['auroc']:.3f}, {100 * missed:.1f} % of the wrong ones missed"
-        )
-        print(f"in truth {100 * truth['noise_rate']:.1f} % are wrong{scored}")
-    pairs = new_table("given", "suggested", "about", justify="right")
-    for pair in result["pairs"][:8]:
-        pairs.add_row(*(_plain(pair[key]) for key in ("given", "suggested")), f"{pair['count']:.0f}")
-    if pairs.row_count:
-        new_console().print(pairs)
-    files = result["files"]
+        scored = "" if missed is None else f"; AUROC {truth['auroc']:.3f}, {percent(missed)} of the wrong ones missed"
+        print(f"in truth {percent(truth['noise_rate'])} are wrong{scored}")
+    if pairs := [(each["given"], each["suggested"], f"{each['count']:.0f}") for each in result["pairs"][:SHOWN_PAIRS]]:
+        print_table(("given", "suggested", "about"), pairs, justify="right")
     print(f"look at them: {files['gallery']}\nthe list: {files['suspects']}")
-
-
-def _plain(name: str) -> Any:
-    from rich.text import Text
-
-    return Text(name)  # no markup
 
 
 @app.command()
 def clean(
-    data: Annotated[str, typer.Argument(help="What was audited: class folders, .npz, .npy, .csv or .parquet.")],
-    decisions: Annotated[Path, typer.Option(help="A .csv file: index,path,decision,label, as the gallery exports it.")],
-    out: Annotated[Path, typer.Option(help="A new folder for the cleaned data and a report.")],
+    data: Annotated[str, typer.Argument(help="The audited data: class folders, .npz, .npy, .csv or .parquet.")],
+    *,
+    decisions: Annotated[Path, typer.Option(help="Table index,path,decision,label, as the gallery exports it.")],
+    out: Annotated[Path, typer.Option(help="New folder for the cleaned data and a report.")],
     label: Label = None,
     labels: Labels = None,
-    link: Annotated[bool, typer.Option("--link", help="Hard links to image files in place of copies.")] = False,
+    link: Annotated[bool, typer.Option("--link", help="Make hard links to image files instead of copies.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Apply keep, fix and drop decisions to a copy of the data; the original is only read.
@@ -124,22 +114,21 @@ def clean(
     curriculoss clean my-photos/ --decisions decisions.csv --out cleaned
     curriculoss train --data cleaned --loss auto --out run
 
-    Samples without a decision stay as they are. Images that cannot be read are left out. Writes changes.csv and
-    cleaned.json, a report, beside the data.
+    Samples without a decision stay as they are. Images that cannot be read are left out. Also writes changes.csv (one
+    row per decision) and cleaned.json (a report).
     """
-    with mistakes():
-        from curriculoss.audit.clean import clean as apply
+    from curriculoss import auditing
 
-        report = apply(data, decisions, out, label=label, labels=labels, link=link)
+    report = auditing.clean(data, decisions, out, label=label, labels=labels, link=link)
     column = f" --label {shlex.quote(label)}" if label else ""
-    train = f"curriculoss train --data {shlex.quote(report['data'])}{column} --loss auto --out run"
+    train = f"curriculoss train --data {shlex.quote(report.data)}{column} --loss auto --out run"
     if as_json:
-        print_json({**report, "train": train})
+        print_json({**asdict(report), "train": train})
         return
-    print(f"{report['fix']} fixed, {report['drop']} dropped, {report['keep']} kept as they are: "
-          f"{report['samples']} of {report['samples_before']} samples in {report['data']}")  # fmt: skip
-    if report["unreadable_left_out"]:
-        print(f"{report['unreadable_left_out']} images could not be read and were left out")
-    if report["classes_left_empty"]:
-        print(f"classes without samples now: {', '.join(map(repr, report['classes_left_empty']))}")
-    print(f"what was done: {report['changes']}\ntrain on it: {train}")
+    print(f"{report.fix} fixed, {report.drop} dropped, {report.keep} kept as they are: "
+          f"{report.samples} of {report.samples_before} samples in {report.data}")  # fmt: skip
+    if report.unreadable_left_out:
+        print(f"{report.unreadable_left_out} images could not be read and were left out")
+    if report.classes_left_empty:
+        print(f"classes without samples now: {', '.join(map(repr, report.classes_left_empty))}")
+    print(f"what was done: {report.changes}\ntrain on it: {train}")

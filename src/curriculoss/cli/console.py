@@ -1,12 +1,12 @@
-"""What all commands share: the app, one-line errors, tables, JSON."""
-
-from __future__ import annotations
+"""What all commands share: the app, tables, JSON, hyperparameters."""
 
 import json
 import os
 import sys
+from collections.abc import Iterable, Sequence
 from typing import Annotated, Any, NoReturn
 
+import torch
 import typer
 from rich import box
 from rich.console import Console
@@ -15,40 +15,27 @@ from rich.text import Text
 from typer.core import TyperGroup
 
 import curriculoss
-
-UsageError: Any = typer.BadParameter.__base__  # click's, or that of the copy of click inside newer versions of typer
+from curriculoss.cli import exits
+from curriculoss.cli.exits import UsageError as UsageError
+from curriculoss.errors import InvalidValueError
 
 
 class OneLineErrors(TyperGroup):
-    """A user's mistake is one line on stderr and exit code 2, never a box or a traceback."""
+    """The app's commands; all errors become one line and an exit code."""
 
-    def main(self, *args: Any, **kwargs: Any) -> NoReturn:
-        try:
-            code = super().main(*args, **{**kwargs, "standalone_mode": False})
-            sys.stdout.flush()
-        except UsageError as error:
-            print_error(error.format_message())
-            code = 2
-        except (typer.Abort, KeyboardInterrupt):  # Ctrl-C
-            print("stopped", file=sys.stderr)
-            code = 130
-        except OSError as error:  # a full disk, or a reader that has left
-            sys.stdout = open(os.devnull, "w")  # noqa: SIM115  what is still buffered would fail again at exit
-            if not isinstance(error, BrokenPipeError):
-                print(f"Error: cannot write the answer: {error.strerror}", file=sys.stderr)
-            code = 1
-        sys.exit(code or 0)
+    def main(self, args: Sequence[str] | None = None, prog_name: str | None = None, *_: Any, **__: Any) -> NoReturn:
+        name = prog_name or "curriculoss"
+        self._main_shell_completion({}, name)  # answers and exits if a shell asks what could follow
+
+        def command() -> None:
+            given = list(sys.argv[1:] if args is None else args)
+            with self.make_context(name, given) as context:
+                self.invoke(context)
+
+        sys.exit(exits.run(command))
 
 
-def print_error(text: str) -> None:
-    """One line on stderr; what a terminal would obey, from files that are no text, is shown as a question mark."""
-    line = " ".join(text.split())
-    print("Error:", "".join(each if each.isprintable() else "?" for each in line), file=sys.stderr)
-
-
-app = typer.Typer(
-    cls=OneLineErrors, add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False, name="curriculoss"
-)
+app = typer.Typer(cls=OneLineErrors, rich_markup_mode=None, pretty_exceptions_enable=False, name="curriculoss")
 
 
 def main() -> None:
@@ -58,7 +45,7 @@ def main() -> None:
 
 def _version(wanted: bool) -> None:
     if wanted:
-        print(f"curriculoss {curriculoss.__version__}")
+        print(f"curriculoss {curriculoss.__version__} (torch {torch.__version__})")
         raise typer.Exit
 
 
@@ -66,7 +53,7 @@ def _version(wanted: bool) -> None:
 def start(
     context: typer.Context,
     version: Annotated[
-        bool, typer.Option("--version", help="Print the version.", is_eager=True, callback=_version)
+        bool, typer.Option("--version", help="Print this version and torch's.", is_eager=True, callback=_version)
     ] = False,
 ) -> None:
     """Robust losses for classification with noisy labels, read as sample-weighting curricula.
@@ -80,39 +67,44 @@ def start(
     And once it is fixed?          curriculoss weight mae --fix scale
     Draw it.                       curriculoss weight gce -p q=0.5 --out gce.png
     Train with it.                 curriculoss train --data digits --loss mae --out run
+    Is all of it installed?        curriculoss doctor
     """
     if context.invoked_subcommand is None:
         print(context.get_help())
 
 
 def numbers(given: list[str]) -> dict[str, float]:
+    """Hyperparameters from texts such as `q=0.5`."""
     values: dict[str, float] = {}
     for text in given:
         key, _, number = text.partition("=")
         if key in values:
-            raise UsageError(f"expected each hyperparameter once, got {key!r} twice")
+            raise InvalidValueError(f"expected each hyperparameter once, got {key!r} twice")
         try:
             values[key] = float(number)
         except ValueError:
-            raise UsageError(f"expected -p name=number, got -p {text!r}") from None
+            raise InvalidValueError(f"expected -p name=number, got -p {text!r}") from None
     return values
 
 
-def add(table: Table, *cells: str) -> None:
-    """A row as it is: what is in brackets, as in p[y], is no markup."""
-    table.add_row(*map(Text, cells), end_section=True)
-
-
 def new_table(*columns: str, justify: Any = "left") -> Table:
-    """No lines but one under the head."""
+    """A table without lines, but for one under the head."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for i, column in enumerate(columns):
         table.add_column(column, justify=justify if i else "left", overflow="fold")
     return table
 
 
+def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], justify: Any = "left") -> None:
+    """Print rows of anything as plain text, without markup; None is shown as a dash."""
+    table = new_table(*columns, justify=justify)
+    for row in rows:
+        table.add_row(*(Text("–" if cell is None else str(cell)) for cell in row))
+    new_console().print(table)
+
+
 def new_console() -> Console:
-    """100 columns wherever it may be, fewer in a narrower terminal, and COLUMNS where that is set."""
+    """A console of 100 columns, fewer in a narrower terminal, or as many as COLUMNS says."""
     console = Console()
     if "COLUMNS" in os.environ:
         return Console(width=max(40, console.width))

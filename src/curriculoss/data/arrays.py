@@ -1,25 +1,32 @@
-"""A user's own .npz file: arrays x, y, and optionally x_test, y_test, y_clean and class_names."""
+"""A user's own arrays: labels and features, checked, and .npz files of them. Errors name the row and the column."""
 
 import zipfile
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from curriculoss.data.dataset import Dataset, Split
-from curriculoss.data.files import DataError, reading
-from curriculoss.data.labels import encode, features
+from curriculoss.data.files import reading
+from curriculoss.errors import DataError
 
-KNOWN = ("x", "y", "x_test", "y_test", "y_clean", "class_names")
+ARRAY_NAMES = ("x", "y", "x_test", "y_test", "y_clean", "class_names")  # in an .npz file; the first two are needed
+ROUNDING = 1e-3  # of a column's range: the largest error by rounding to float32
+ROWS_AT_ONCE = 4096  # checked in one step
+
+Array = NDArray[Any]
+Column = tuple[str, Array]  # what to call it in an error, and its values
 
 
-def npz(path: Path, test: Path | None = None) -> Dataset:
+def read_arrays(path: Path, test: Path | None = None) -> Dataset:
     """A data set from arrays. `test` is another .npz, whose x and y are the test samples."""
-    found = read_npz(path)
+    found = _read(path)
     if test is not None:
-        held = read_npz(test)
-        found |= {f"{name}_test": held[name] for name in ("x", "y") if name in held}
+        found |= {f"{name}_test": array for name, array in _read(test).items() if name in ("x", "y")}
     for name, partner in (("x", "y"), ("y", "x"), ("x_test", "y_test"), ("y_test", "x_test")):
         if name not in found and (partner in found or name in "xy"):
             raise DataError(
@@ -31,46 +38,166 @@ def npz(path: Path, test: Path | None = None) -> Dataset:
                 f"{path}: expected as many samples in {labels} as in {samples}, got shapes {found[labels].shape} "
                 f"and {found[samples].shape}"
             )
-    names = None
-    if "class_names" in found:
-        names = [str(name) for name in found["class_names"].ravel().tolist()]
-    others = [name for name in ("y_clean", "y_test") if name in found]
-    class_names, (target, *rest) = encode(
-        (f"{path}: y", found["y"]), [(f"{path}: {name}", found[name]) for name in others], names
-    )
-    columns = dict(zip(others, rest, strict=True))
-    inputs = features(f"{path}: x", found["x"])
-    train = Split(inputs, target, columns.get("y_clean"))
-    held_out = None
-    if "y_test" in columns:
-        test_inputs = features(f"{path}: x_test", found["x_test"])
-        held_out = Split(test_inputs, columns["y_test"])
-        if test_inputs.shape[1:] != inputs.shape[1:] or test_inputs.dtype != inputs.dtype:
-            raise DataError(
-                f"{path}: expected x_test to be like x, {found['x'].dtype} of shape {found['x'].shape[1:]} a sample, "
-                f"got {found['x_test'].dtype} of {found['x_test'].shape[1:]}"
-            )
-    return Dataset(path.stem, train, held_out, class_names)
+    names = [str(name) for name in found["class_names"].ravel().tolist()] if "class_names" in found else None
+    first, *others = [(f"{path}: {name}", found[name]) for name in ("y", "y_clean", "y_test") if name in found]
+    class_names, (target, *rest) = encode(first, others, names)
+    train = Split(features(f"{path}: x", found["x"]), target, rest.pop(0) if "y_clean" in found else None)
+    held = Split(features(f"{path}: x_test", found["x_test"]), rest.pop()) if rest else None
+    if held and (held.inputs.shape[1:] != train.inputs.shape[1:] or held.inputs.dtype != train.inputs.dtype):
+        raise DataError(
+            f"{path}: expected x_test to be like x, {found['x'].dtype} of shape {found['x'].shape[1:]} per sample, "
+            f"got {found['x_test'].dtype} of {found['x_test'].shape[1:]}"
+        )
+    return Dataset(path.stem, train, held, class_names)
 
 
-def read_npz(path: Path) -> dict[str, NDArray[Any]]:
-    """The arrays that mean something here. None is unpickled."""
-    with reading(path, ".npz file"):
+def read_array_inputs(path: Path) -> Tensor:
+    """The array x of an .npz file."""
+    found = _read(path)
+    if "x" not in found:
+        raise DataError(f"{path}: expected an array x")
+    return features(f"{path}: x", found["x"])
+
+
+def _read(path: Path) -> dict[str, Array]:
+    """The arrays whose names are known; nothing is unpickled."""
+    found = {}
+    with reading(path, "a .npz file"):
         with zipfile.ZipFile(path) as archive:
             size = sum(entry.file_size for entry in archive.infolist())
             packed = sum(entry.compress_size for entry in archive.infolist())
         if size > 1 << 30 and size > 100 * packed:
             raise DataError(f"{path}: {packed} bytes that unpack to {size}; refused as a zip bomb")
         with np.load(path, allow_pickle=False) as archive:
-            return {name: _plain(path, archive, name) for name in KNOWN if name in archive.files}
+            for name in (each for each in ARRAY_NAMES if each in archive.files):
+                with reading(f"{path}: {name}", f"numbers or strings (try {name}.astype(str))"):
+                    found[name] = archive[name]
+    return found
 
 
-def _plain(path: Path, archive: Any, name: str) -> NDArray[Any]:
-    try:
-        array: NDArray[Any] = archive[name]
-    except ValueError as error:
-        if "Object arrays" not in str(error):
-            raise
-        advice = f"Object arrays are not read; save strings as {name}.astype(str)"
-        raise DataError(f"{path}: cannot be read as a .npz file: {advice}") from error
-    return array
+def encode(
+    train: Column, others: Sequence[Column] = (), names: Sequence[str] | None = None
+) -> tuple[tuple[str, ...], list[Tensor]]:
+    """Class names, and int64 labels of the training column followed by those of the others.
+
+    Labels are the integers 0 … K−1. Strings and other integers are names of classes, which are sorted unless `names`
+    gives their order. Each class must occur in the training labels, and there must be two.
+    """
+    columns = [(what, _flat(what, values)) for what, values in (train, *others)]
+    what, first = columns[0]
+    is_text = first.dtype.kind == "U"
+    if any((labels.dtype.kind == "U") != is_text for _, labels in columns):
+        raise DataError(f"{what}: expected strings in all label columns or in none")
+    if names is not None and len(set(names)) < len(names):
+        raise DataError(f"{what}: expected class names that differ, got {len(names)} with repetitions")
+    known = np.unique(first)
+    if is_text or (names is None and not np.array_equal(known, np.arange(len(known)))):
+        names = known.astype(str).tolist() if names is None else names
+        expect_distinct(what, names)
+        columns = [(what, _positions(what, labels.astype(str), names)) for what, labels in columns]
+    count = max(len(known), 2) if names is None else len(names)
+    for what, labels in columns:
+        if len(wrong := np.flatnonzero((labels < 0) | (labels >= count))):
+            raise DataError(f"{what}: expected labels from 0 to {count - 1}, got {labels[wrong[0]]} in row {wrong[0]}")
+    what, first = columns[0]
+    class_names = tuple(names or map(str, range(count)))
+    counts = np.bincount(first, minlength=count)
+    shown = class_names if names is None else list(map(repr, class_names))
+    if np.count_nonzero(counts) < 2:
+        raise DataError(f"{what}: expected at least two classes, got only label {shown[first[0]]}")
+    if not counts.all():
+        missing = f"class {shown[int(np.argmin(counts > 0))]} has no training samples"
+        raise DataError(f"{what}: {missing}; expected some of each of the {count} classes")
+    return class_names, [torch.from_numpy(labels) for _, labels in columns]
+
+
+def expect_distinct(what: str, names: Iterable[str]) -> None:
+    """Refuse names that differ only by spaces around them."""
+    seen: dict[str, str] = {}
+    for name in names:
+        if (other := seen.setdefault(name.strip(), name)) != name:
+            raise DataError(f"{what}: labels {other!r} and {name!r} differ by spaces only; take them away")
+
+
+def _positions(what: str, labels: Array, names: Sequence[str]) -> NDArray[np.int64]:
+    position = {name: number for number, name in enumerate(names)}
+    if unknown := sorted(set(labels.tolist()) - set(position)):
+        raise DataError(f"{what}: label {unknown[0]!r} is not a class of the training samples")
+    return np.array([position[label] for label in labels.tolist()], dtype=np.int64)
+
+
+def _flat(what: str, values: Array) -> Array:
+    """One-dimensional int64 or strings."""
+    if values.ndim == 2 and values.shape[1] == 1:
+        values = values[:, 0]
+    if values.ndim != 1:
+        raise DataError(f"{what}: expected one label per sample, got shape {values.shape}")
+    if len(values) == 0:
+        raise DataError(f"{what}: expected at least one sample, got none")
+    if values.dtype.kind == "S":
+        try:
+            values = np.char.decode(values, "utf-8")
+        except UnicodeDecodeError as error:
+            raise DataError(f"{what}: expected text in UTF-8, got byte {error.object[error.start]:#x}") from error
+    if values.dtype.kind == "U":
+        return values
+    if values.dtype.kind == "f":
+        with np.errstate(invalid="ignore"):
+            whole = (np.abs(values) < 2**53) & (values == np.floor(values))
+        if not whole.all():
+            row = int(np.argmin(whole))
+            raise DataError(f"{what}: expected integers or strings, got {values[row]} in row {row}")
+    elif values.dtype.kind not in "biu":
+        raise DataError(f"{what}: expected integers or strings, got type {values.dtype}")
+    if values.dtype == np.uint64 and values.max() > np.iinfo(np.int64).max:
+        raise DataError(f"{what}: expected labels from 0 to K − 1, got {values.max()}")
+    return values.astype(np.int64)
+
+
+def features(what: str, values: Array, columns: Sequence[str] | None = None) -> Tensor:
+    """Inputs from an array: uint8 images stay uint8, all else becomes float32, finite.
+
+    Shapes are (N, D), (N, H, W), (N, H, W, C) or (N, C, H, W).
+    """
+    if values.dtype.kind not in "biuf":
+        raise DataError(f"{what}: expected numbers, got type {values.dtype}")
+    if not 1 <= values.ndim <= 4 or 0 in values.shape:
+        raise DataError(f"{what}: expected (N, D), (N, H, W), (N, H, W, C) or (N, C, H, W), got shape {values.shape}")
+    if values.dtype != np.uint8 or values.ndim < 3:
+        given = values
+        with np.errstate(over="ignore"):  # float64 beyond float32 becomes inf, which is refused below
+            values = values.astype(np.float32, copy=False)
+        _expect_finite(what, given, values, columns)
+        _expect_resolved(what, given, values, columns)
+    inputs = torch.from_numpy(np.ascontiguousarray(values))
+    if inputs.ndim in (1, 3):
+        return inputs.unsqueeze(1)
+    if inputs.ndim == 4 and inputs.shape[1] > 4:
+        if inputs.shape[3] > 4:
+            raise DataError(f"{what}: expected at most 4 channels, first or last, got shape {tuple(inputs.shape)}")
+        return inputs.permute(0, 3, 1, 2)
+    return inputs
+
+
+def _expect_finite(what: str, given: Array, values: Array, columns: Sequence[str] | None) -> None:
+    for start in range(0, len(values), ROWS_AT_ONCE):
+        if len(bad := np.argwhere(~np.isfinite(values[start : start + ROWS_AT_ONCE]))):
+            row, *rest = (int(number) for number in bad[0])
+            value = given[(start + row, *rest)]
+            column = repr(columns[rest[0]]) if columns and rest else ", ".join(map(str, rest)) or "0"
+            raise DataError(f"{what}: expected finite numbers, got {value} in row {start + row}, column {column}")
+
+
+def _expect_resolved(what: str, given: Array, values: Array, columns: Sequence[str] | None) -> None:
+    """Refuse columns such as times in seconds, which may differ only in digits that float32 does not keep."""
+    if given.ndim != 2 or given.dtype.itemsize <= 4:
+        return
+    for number in range(given.shape[1]):
+        column = given[:, number].astype(np.float64)
+        spread, lost = np.ptp(column), np.abs(column - values[:, number]).max()
+        if lost > ROUNDING * spread > 0:  # a constant column has nothing to lose
+            name = repr(columns[number]) if columns else number
+            raise DataError(
+                f"{what}: numbers of about {column.mean():.3g} differ by no more than {spread:.3g} in column {name}, "
+                "which float32 cannot tell apart; subtract their mean"
+            )

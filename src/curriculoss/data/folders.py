@@ -2,21 +2,21 @@
 
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import torch
-from torch import Tensor
 
 from curriculoss.data.dataset import Dataset, Split
-from curriculoss.data.files import DataError
-from curriculoss.data.images import SUFFIXES, Images, as_tensor, open_image, readable
+from curriculoss.data.images import SUFFIXES, Images, open_image, stacked
+from curriculoss.errors import DataError
 
-SMALL = 64  # pixels: images of one size with no longer side are read into one tensor, others stay files
-SMALL_BYTES = 2 << 30
-PROBED = 100_000  # images whose headers are read beforehand, so that a broken one does not stop an epoch
+LARGEST_IN_MEMORY = 64  # pixels: images of one size, with sides up to this, are read into one tensor; others stay files
+SMALL_BYTES = 2 << 30  # the largest such tensor
+PROBED = 100_000  # images whose headers are read at the start, so that a broken one does not stop an epoch
 
 
-def folder(root: Path, test: Path | None = None, unreadable: dict[int, str] | None = None) -> Dataset:
+def read_folder(root: Path, test: Path | None = None, unreadable: dict[int, str] | None = None) -> Dataset:
     """Class folders in `root`, or in its train folder, with test samples in its test or val folder, if any."""
     train_root, held = root, test
     if (root / "train").is_dir() and _folders(root / "train"):  # a class named train has no folders in it
@@ -26,70 +26,55 @@ def folder(root: Path, test: Path | None = None, unreadable: dict[int, str] | No
     if len(names) < 2:
         got = f"only {names[0]!r}" if names else "none"
         raise DataError(f"{train_root}: expected at least two class folders with images, got {got}")
-    files, target = _listed(train_root, names)
-    if unreadable is not None:
-        kept = readable(files, unreadable)
-        files, target = [files[i] for i in kept], target[kept]
-    if 0 in (counts := target.bincount(minlength=len(names)).tolist()):
-        images = f"{'readable ' if unreadable else ''}images ({', '.join(SUFFIXES)})"
-        raise DataError(f"{train_root / names[counts.index(0)]}: a class folder without {images}")
-    test_files: list[str] = []
+    roots = [train_root] if held is None else [train_root, held]
+    splits = [
+        Split.of_files([(file, label) for label, name in enumerate(names) for file in image_files(each / name)])
+        for each in roots
+    ]
     if held is not None:
-        unknown = [entry.name for entry in _folders(held) if entry.name not in names]
-        if unknown:
+        if unknown := [entry.name for entry in _folders(held) if entry.name not in names]:
             raise DataError(f"{held / unknown[0]}: a class that {train_root} does not have")
-        test_files, test_target = _listed(held, names)
-        if not test_files:
+        if not len(splits[1]):
             raise DataError(f"{held}: expected test images in class folders, got none")
-    inputs, test_inputs = image_inputs(files, test_files)
-    return Dataset(
-        name=root.name or str(root),
-        train=Split(inputs, target, paths=tuple(files)),
-        test=Split(test_inputs, test_target, paths=tuple(test_files)) if test_files else None,
-        class_names=tuple(names),
-        augment="crop-flip-jitter" if isinstance(inputs, Images) else "none",
-    )
+    train, *rest = decoded(train_root, splits, names, unreadable)
+    augment = "crop-flip-jitter" if isinstance(train.inputs, Images) else "none"
+    return Dataset(root.name or str(root), train, rest[0] if rest else None, tuple(names), augment=augment)
 
 
 def _folders(root: Path) -> list[Path]:
-    try:
-        return sorted(entry for entry in root.iterdir() if entry.is_dir() and not entry.name.startswith("."))
-    except OSError as error:
-        raise DataError(f"{root}: cannot be listed: {error.strerror}") from error
+    return sorted(entry for entry in root.iterdir() if entry.is_dir() and not entry.name.startswith("."))
 
 
-def _listed(root: Path, names: Sequence[str]) -> tuple[list[str], Tensor]:
-    """Image files below each class folder, sorted, and their labels."""
-    files, labels = [], []
-    for label, name in enumerate(names):
-        found = [
-            os.path.join(place, file)
-            for place, _, entries in os.walk(root / name)
-            for file in entries
-            if file.lower().endswith(SUFFIXES) and not file.startswith(".")
-        ]
-        files += sorted(found)
-        labels += [label] * len(found)
-    return files, torch.tensor(labels, dtype=torch.int64)
+def image_files(root: Path) -> list[str]:
+    """All image files below a folder, sorted; hidden ones are left out."""
+    return sorted(
+        os.path.join(place, file)
+        for place, _, entries in os.walk(root)
+        for file in entries
+        if file.lower().endswith(SUFFIXES) and not file.startswith(".")
+    )
 
 
-def image_inputs(train: Sequence[str], test: Sequence[str] = ()) -> tuple[Tensor | Images, Tensor | Images]:
-    """Small images of one size as one uint8 tensor a split, grey if all are; else the files, to be decoded later."""
-    sizes, modes = set(), set()
-    for file in (*train, *test)[:PROBED]:
-        image = open_image(file, decode=False)
-        sizes.add(image.size)
-        modes.add(image.mode)
-    width, height = next(iter(sizes))
-    count = len(train) + len(test)
-    if len(sizes) > 1 or max(width, height) > SMALL or count * 3 * width * height > SMALL_BYTES or count > PROBED:
-        return Images(tuple(train)), Images(tuple(test))
-    mode = "L" if modes <= {"1", "L"} else "RGB"
-    return _stacked(train, (width, height), mode), _stacked(test, (width, height), mode)
+def decoded(where: Path, splits: list[Split], names: Sequence[str], unreadable: dict[int, str] | None) -> list[Split]:
+    """Image files as uint8 tensors, grey if all are, where they are small and of one size; otherwise as they come.
 
-
-def _stacked(files: Sequence[str], size: tuple[int, int], mode: str) -> Tensor:
-    pixels = torch.empty((len(files), size[1], size[0], 1 if mode == "L" else 3), dtype=torch.uint8)
-    for row, file in zip(pixels, files, strict=True):
-        row.copy_(as_tensor(open_image(file, mode)))
-    return pixels.permute(0, 3, 1, 2)
+    Training images that cannot be read are left out, and entered in `unreadable`, if that is given.
+    """
+    if unreadable is not None:
+        for position, file in enumerate(splits[0].paths or ()):
+            try:
+                open_image(file)
+            except DataError as error:
+                unreadable[position] = str(error)
+        kept = [position for position in range(len(splits[0])) if position not in unreadable]
+        splits = [splits[0].take(torch.tensor(kept, dtype=torch.int64)), *splits[1:]]
+    if 0 in (counts := splits[0].target.bincount(minlength=len(names)).tolist()):
+        raise DataError(f"{where}: class {names[counts.index(0)]!r} has no readable images ({', '.join(SUFFIXES)})")
+    files = [file for split in splits for file in split.paths or ()]
+    headers = {(image.size, image.mode) for image in (open_image(file, decode=False) for file in files[:PROBED])}
+    (width, height), *others = {size for size, _ in headers}
+    total = len(files) * 3 * width * height
+    if others or max(width, height) > LARGEST_IN_MEMORY or total > SMALL_BYTES or len(files) > PROBED:
+        return splits
+    mode = "L" if {mode for _, mode in headers} <= {"1", "L"} else "RGB"
+    return [replace(split, inputs=stacked(split.paths or (), (width, height), mode)) for split in splits]

@@ -1,4 +1,4 @@
-"""Image files, decoded when they are needed: crops, flips and colour jitter by Pillow, a sample at a time."""
+"""Image files, decoded when they are needed: crops, flips and colour jitter by Pillow, one sample at a time."""
 
 import math
 import random
@@ -7,11 +7,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
+from zipfile import Path as ZipPath
 
 import torch
 from torch import Tensor
 
-from curriculoss.data.files import DataError, first_line
+from curriculoss.data.files import reading
+from curriculoss.errors import DataError
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -19,29 +21,36 @@ if TYPE_CHECKING:
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
 SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
+Place = str | Path | ZipPath  # of an image: a file, or an entry of a zip file
 FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")  # no format whose reader starts another program
 
 
 @dataclass(frozen=True, eq=False)
 class Images:
-    """Image files as (3, size, size) inputs. Nothing is decoded before `decode`."""
+    """Image files in the place of a uint8 tensor (N, 3, size, size). Nothing is decoded before `decode`.
+
+    Attributes:
+        files: The paths of the images.
+        size: The side that they are cropped and resized to, in pixels.
+    """
 
     files: tuple[str, ...]
     size: int = 224
+    dtype = torch.uint8
 
     @property
-    def shape(self) -> tuple[int, int, int]:
-        return (3, self.size, self.size)
+    def shape(self) -> tuple[int, ...]:
+        return (len(self.files), 3, self.size, self.size)
 
     def __len__(self) -> int:
         return len(self.files)
 
-    def take(self, index: Tensor) -> "Images":
+    def __getitem__(self, index: Tensor) -> "Images":
         return Images(tuple(self.files[i] for i in index.tolist()), self.size)
 
     def decode(self, position: int, seed: int | None = None) -> Tensor:
-        """uint8 (size, size, 3): a random crop, flip and jitter made from the seed, or without one the centre."""
-        image = open_image(self.files[position], "RGB")
+        """One image as uint8 (size, size, 3): its centre, or with a seed a random crop, flip and jitter."""
+        image = open_image(self.files[position])
         image = centre_crop(image, self.size) if seed is None else augmented(image, self.size, random.Random(seed))
         return as_tensor(image)
 
@@ -52,45 +61,38 @@ def as_tensor(image: "Image") -> Tensor:
     return torch.frombuffer(bytearray(image.tobytes()), dtype=torch.uint8).view(height, width, -1)
 
 
-def open_image(path: str | Path, mode: str | None = None, *, decode: bool = True) -> "Image":
-    """A decoded image in the wanted mode, "L" or "RGB" (None: whichever loses nothing)."""
+def open_image(place: Place, mode: str = "RGB", *, decode: bool = True) -> "Image":
+    """An image in the wanted mode, "L" or "RGB"; only its header is read if not `decode`."""
     from PIL import Image
 
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of odd metadata
-            warnings.simplefilter("error", Image.DecompressionBombWarning)
-            with Image.open(path, formats=FORMATS) as file:
-                image: Image.Image = file
-                if not decode:
-                    return image
-                if image.mode.startswith("I;16"):
-                    image = image.point(lambda value: value / 256).convert("L")
-                elif image.mode in ("I", "F"):
-                    raise DataError(f"{path}: expected 8 or 16 bits a channel, got an image of mode {image.mode}")
-                return image.convert(mode or ("L" if image.mode in ("1", "L") else "RGB"))
-    except DataError:
-        raise
-    except FileNotFoundError as error:
-        raise DataError(f"{path}: no such image") from error
-    except Exception as error:  # decoders of broken files raise whatever they stumble on
-        raise DataError(f"{path}: not a readable image: {first_line(error)}") from error
+    with reading(place, "an image"), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # about odd metadata
+        warnings.simplefilter("error", Image.DecompressionBombWarning)
+        with Image.open(place.open("rb") if isinstance(place, ZipPath) else place, formats=FORMATS) as file:
+            image: Image.Image = file
+            if not decode:
+                return image
+            if image.mode.startswith("I;16"):
+                image = image.point(lambda value: value / 256).convert("L")
+            elif image.mode in ("I", "F"):
+                raise DataError(f"{place}: expected 8 or 16 bits per channel, got an image of mode {image.mode}")
+            return image.convert(mode)
 
 
-def readable(files: Sequence[str], unreadable: dict[int, str]) -> list[int]:
-    """The positions of files that can be decoded; of the others, `unreadable` is told what is wrong."""
-    found = []
-    for position, file in enumerate(files):
-        try:
-            open_image(file, "RGB")
-            found.append(position)
-        except DataError as error:
-            unreadable[position] = str(error)
-    return found
+def stacked(places: Sequence[Place], size: tuple[int, int], mode: str) -> Tensor:
+    """Images of one width and height as uint8 (N, C, H, W), channels_last in memory as batches are."""
+    width, height = size
+    pixels = torch.empty((len(places), height, width, len(mode)), dtype=torch.uint8)
+    for row, place in zip(pixels, places, strict=True):
+        image = open_image(place, mode)
+        if image.size != size:
+            raise DataError(f"{place}: expected {width}×{height} pixels, got {image.width}×{image.height}")
+        row.copy_(as_tensor(image))
+    return pixels.permute(0, 3, 1, 2)
 
 
 def centre_crop(image: "Image", size: int) -> "Image":
-    """The middle of the image after its shorter side was made size·8/7 (256 for 224)."""
+    """The middle `size` pixels after the shorter side was resized to size·8/7 (256 for 224)."""
     from PIL.Image import Resampling
 
     side = min(image.size) * size / round(size * 8 / 7)
@@ -99,7 +101,7 @@ def centre_crop(image: "Image", size: int) -> "Image":
 
 
 def augmented(image: "Image", size: int, chance: random.Random) -> "Image":
-    """A random resized crop, a flip half of the time, and colour jitter."""
+    """A random resized crop, flipped half of the time, with colour jitter."""
     from PIL.Image import Resampling, Transpose
 
     image = image.resize((size, size), Resampling.BILINEAR, box=_random_box(image.size, chance))
@@ -109,7 +111,7 @@ def augmented(image: "Image", size: int, chance: random.Random) -> "Image":
 
 
 def _random_box(size: tuple[int, int], chance: random.Random) -> tuple[int, int, int, int]:
-    """8 to 100 % of the area, sides in a ratio of 3:4 to 4:3; the whole image if ten tries do not fit."""
+    """A box with 8 to 100 % of the area and sides in a ratio of 3:4 to 4:3; the whole image if ten tries do not fit."""
     width, height = size
     for _ in range(10):
         area = width * height * chance.uniform(0.08, 1.0)

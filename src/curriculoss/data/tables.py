@@ -8,173 +8,86 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from curriculoss.data.dataset import Dataset, Split
-from curriculoss.data.files import DataError, reading
-from curriculoss.data.folders import image_inputs
-from curriculoss.data.images import Images, readable
-from curriculoss.data.labels import encode, features
+from curriculoss.data.arrays import Column, encode, features
+from curriculoss.data.dataset import Dataset, InputFormat, Split
+from curriculoss.data.files import reading
+from curriculoss.data.folders import decoded
+from curriculoss.data.images import Images
+from curriculoss.errors import DataError
 
-LABELS = ("label", "y", "target")
-SAME = 0.6  # share of rows in which a column is the label once more
-CLEAN = "y_clean"
-ROW_NUMBERS = ("", "Unnamed: 0", "__index_level_0__")  # what pandas writes beside the data
+LABEL_COLUMNS = ("label", "y", "target")  # a column of one of these names is the label, unless another is given
+CLEAN_COLUMN = "y_clean"  # the column of true labels
+ROW_NUMBERS = ("", "Unnamed: 0", "__index_level_0__")  # columns that pandas adds; they are left out
+REPEATED_SHARE = 0.6  # share of equal rows above which a column repeats the label
+
+Table = Any  # pyarrow's, which is imported where it is used
 
 
-def table(
+def read_table(
     path: Path, label: str | None = None, test: Path | None = None, unreadable: dict[int, str] | None = None
 ) -> Dataset:
-    """A data set from a table. A column y_clean holds true labels; columns of row numbers are left out."""
-    sheets = [_Sheet(path, label)]
-    if test is not None:
-        sheets.append(_Sheet(test, sheets[0].label))
-        if sheets[0].inputs != sheets[1].inputs:
-            raise DataError(f"{test}: expected the columns of {path}, got {_shown(sheets[1].inputs)}")
-    columns = [sheet.labels(sheet.label) for sheet in sheets]
-    if CLEAN in sheets[0].table.column_names:
-        columns.append(sheets[0].labels(CLEAN))
+    """A data set from a table, with test samples from another table of the same columns."""
+    paths = [path] if test is None else [path, test]
+    tables = [_open(each) for each in paths]
+    label = _label_column(path, tables[0], label)
+    inputs = [_input_columns(*each, label) for each in zip(paths, tables, strict=True)]
+    if inputs[0] != inputs[-1]:
+        raise DataError(f"{test}: expected the columns of {path}, got {_shown(inputs[-1])}")
+    columns = [_labels(*each, label) for each in zip(paths, tables, strict=True)]
+    if CLEAN_COLUMN in tables[0].column_names:
+        columns.append(_labels(path, tables[0], CLEAN_COLUMN))
     class_names, (target, *rest) = encode(columns[0], columns[1:])
-    clean = rest.pop() if len(columns) > len(sheets) else None
-    kinds = [sheet.is_paths() for sheet in sheets]
-    if len(set(kinds)) > 1:
+    clean = rest.pop() if len(columns) > len(paths) else None
+    found = [_values(one, each.select(inputs[0])) for one, each in zip(paths, tables, strict=True)]
+    if isinstance(found[0], Images) != isinstance(found[-1], Images):
         raise DataError(f"{test}: expected image paths in both tables or numbers in both")
-    if kinds[0]:
-        files = [sheet.files() for sheet in sheets]
-        if unreadable is not None:
-            kept = readable(files[0], unreadable)
-            files[0], target = [files[0][i] for i in kept], target[kept]
-            clean = None if clean is None else clean[kept]
-            _expect_all(path, class_names, target)
-        inputs = image_inputs(files[0], files[1] if test is not None else ())
-        splits = [
-            Split(part, labels, known, tuple(names))
-            for part, labels, known, names in zip(inputs, (target, *rest), (clean, None), files, strict=False)
-        ]
-        augment = "crop-flip-jitter" if isinstance(inputs[0], Images) else "none"
-    else:
-        splits = [
-            Split(sheet.numbers(), labels, known)
-            for sheet, labels, known in zip(sheets, (target, *rest), (clean, None), strict=False)
-        ]
-        augment = "none"
+    splits = [Split(*each) for each in zip(found, (target, *rest), (clean, None), strict=False)]
+    if isinstance(found[0], Images):
+        splits = decoded(path, splits, class_names, unreadable)
     return Dataset(
-        path.stem, splits[0], splits[1] if test is not None else None, class_names, augment=augment,
-        feature_names=None if kinds[0] else tuple(sheets[0].inputs),
+        path.stem, splits[0], splits[1] if test else None, class_names,
+        augment="crop-flip-jitter" if isinstance(splits[0].inputs, Images) else "none",
+        feature_names=None if isinstance(found[0], Images) else tuple(inputs[0]),
     )  # fmt: skip
 
 
-def _expect_all(path: Path, class_names: Sequence[str], target: Tensor) -> None:
-    if 0 in (counts := target.bincount(minlength=len(class_names)).tolist()):
-        raise DataError(f"{path}: class {class_names[counts.index(0)]!r} has no readable images")
+def read_table_inputs(path: Path, expected: InputFormat, label: str | None) -> Tensor | Images:
+    """The features of a table without regard to labels, or the image files that it names.
+
+    Columns are matched by name where the training data had names; otherwise all but label columns are taken.
+    """
+    table = _open(path)
+    names = table.column_names
+    if missing := [name for name in expected.feature_names or () if name not in names]:
+        raise DataError(
+            f"{path}: lacks {_shown(missing)}, which the network was trained on; the columns are {_shown(names)}"
+        )
+    wanted = expected.feature_names or [
+        x for x in names if x not in (label, *LABEL_COLUMNS, CLEAN_COLUMN, *ROW_NUMBERS)
+    ]
+    if not wanted:
+        raise DataError(f"{path}: expected columns beside labels, got {_shown(names)}")
+    return _values(path, table.select(wanted))
 
 
-class _Sheet:
-    """One file: its table, the name of its label column and those of its inputs."""
-
-    def __init__(self, path: Path, label: str | None) -> None:
-        self.path = path
-        self.table = _read(path)
-        names: list[str] = self.table.column_names
-        if len(set(names)) != len(names):
-            raise DataError(f"{path}: expected different column names, got {_shown(names)}")
-        if self.table.num_rows == 0:
-            raise DataError(f"{path}: expected at least one row, got none")
-        wanted = [label] if label is not None else [name for name in LABELS if name in names]
-        if not wanted or wanted[0] not in names:
-            what = repr(label) if label is not None else ", ".join(map(repr, LABELS))
-            raise DataError(f"{path}: expected a label column named {what}; the columns are {_shown(names)}")
-        self.label = wanted[0]
-        self.inputs = [name for name in names if name not in (self.label, CLEAN, *ROW_NUMBERS)]
-        if not self.inputs:
-            raise DataError(f"{path}: expected columns beside the label {self.label!r}, got {_shown(names)}")
-        for other in set(LABELS) & set(self.inputs):
-            pairs = list(zip(self.table[self.label].to_pylist(), self.table[other].to_pylist(), strict=True))
-            if sum(one == two for one, two in pairs) > SAME * len(pairs):
-                same = f"columns {self.label!r} and {other!r} have mostly the same values"
-                raise DataError(f"{path}: {same}, so that one would tell the other; take one away")
-
-    def labels(self, name: str) -> tuple[str, NDArray[Any]]:
-        column = self.table[name].combine_chunks()
-        if column.null_count:
-            row = column.is_null().to_pylist().index(True)
-            raise DataError(f"{self.path}: expected a label in every row, got none in row {row}, column {name!r}")
-        return f"{self.path}: column {name!r}", np.asarray(column.to_pylist())
-
-    def is_paths(self) -> bool:
-        """Whether the inputs are one column of text; any other text is refused."""
-        if self._is_vectors():
-            return False
-        texts = [name for name in self.inputs if not self._is_number(name)]
-        if texts and len(self.inputs) > 1:
-            raise DataError(
-                f"{self.path}: expected numeric columns, or one column of image paths; not numeric: {_shown(texts)}"
-            )
-        return bool(texts)
-
-    def _is_vectors(self) -> bool:
-        """Whether the inputs are one column of lists, as embeddings often are."""
-        from pyarrow import types
-
-        kind = self.table.schema.field(self.inputs[0]).type
-        lists = types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind)
-        return len(self.inputs) == 1 and bool(lists and self._is_number_type(kind.value_type))
-
-    def _is_number(self, name: str) -> bool:
-        return self._is_number_type(self.table.schema.field(name).type)
-
-    @staticmethod
-    def _is_number_type(kind: Any) -> bool:
-        from pyarrow import types
-
-        return bool(types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind) or types.is_null(kind))
-
-    def numbers(self) -> Any:
-        columns = [self.table[name] for name in self.inputs]
-        if self._is_vectors():
-            return features(str(self.path), self._vectors(columns[0].combine_chunks()))
-        for name, column in zip(self.inputs, columns, strict=True):
-            if column.null_count:
-                row = column.is_null().to_pylist().index(True)
-                raise DataError(f"{self.path}: expected a number, got a missing value in row {row}, column {name!r}")
-        values = np.stack([np.asarray(column.to_numpy(), dtype=np.float64) for column in columns], axis=1)
-        return features(str(self.path), values, self.inputs)
-
-    def _vectors(self, column: Any) -> NDArray[Any]:
-        """The rows as one array, without copying what is float32 already."""
-        from pyarrow import compute
-
-        lengths = compute.list_value_length(column)
-        flat = compute.list_flatten(column)
-        if column.null_count or flat.null_count or len(compute.unique(lengths)) != 1 or not lengths[0].as_py():
-            raise DataError(
-                f"{self.path}: expected lists of one length, without missing numbers, in column {self.inputs[0]!r}"
-            )
-        rows: NDArray[Any] = flat.to_numpy(zero_copy_only=False).reshape(len(column), -1)
-        return rows if rows.flags.writeable else rows.copy()  # torch warns of what it must not write to
-
-    def files(self) -> list[str]:
-        """Paths below the table's folder; one that leads out of it is refused."""
-        base = self.path.resolve().parent
-        found = []
-        for row, name in enumerate(self.table[self.inputs[0]].to_pylist()):
-            if not isinstance(name, str) or not (base / name).resolve().is_relative_to(base):
-                raise DataError(
-                    f"{self.path}: expected an image path below {base} in row {row}, column {self.inputs[0]!r}, "
-                    f"got {str(name)[:80]!r}"
-                )
-            found.append(str(base / name))
-        return found
-
-
-def _read(path: Path) -> Any:
-    with reading(path, "Parquet file" if path.suffix.lower() == ".parquet" else "CSV file"):
-        if path.suffix.lower() == ".parquet":
+def _open(path: Path) -> Table:
+    is_parquet = path.suffix.lower() == ".parquet"
+    with reading(path, "a Parquet file" if is_parquet else "a CSV file"):
+        if is_parquet:
             from pyarrow import parquet
 
-            return parquet.read_table(path)
-        from pyarrow import csv
+            table = parquet.read_table(path)
+        else:
+            from pyarrow import csv
 
-        _expect_commas(path)
-        return csv.read_csv(path)
+            _expect_commas(path)
+            table = csv.read_csv(path)
+    names = table.column_names
+    if len(set(names)) != len(names):
+        raise DataError(f"{path}: expected different column names, got {_shown(names)}")
+    if table.num_rows == 0:
+        raise DataError(f"{path}: expected at least one row, got none")
+    return table
 
 
 def _expect_commas(path: Path) -> None:
@@ -184,6 +97,83 @@ def _expect_commas(path: Path) -> None:
         if separator in head and b"," not in head:
             shown = repr(separator.decode())
             raise DataError(f"{path}: expected columns separated by commas, got {shown}; save it with commas")
+
+
+def _label_column(path: Path, table: Table, label: str | None) -> str:
+    names = table.column_names
+    found = [name for name in ([label] if label is not None else LABEL_COLUMNS) if name in names]
+    if not found:
+        what = repr(label) if label is not None else ", ".join(map(repr, LABEL_COLUMNS))
+        raise DataError(f"{path}: expected a label column named {what}; the columns are {_shown(names)}")
+    return found[0]
+
+
+def _input_columns(path: Path, table: Table, label: str) -> list[str]:
+    names = table.column_names
+    inputs = [name for name in names if name not in (_label_column(path, table, label), CLEAN_COLUMN, *ROW_NUMBERS)]
+    if not inputs:
+        raise DataError(f"{path}: expected columns beside the label {label!r}, got {_shown(names)}")
+    for other in set(LABEL_COLUMNS) & set(inputs):
+        equal = [one == two for one, two in zip(table[label].to_pylist(), table[other].to_pylist(), strict=True)]
+        if sum(equal) > REPEATED_SHARE * len(equal):
+            same = f"columns {label!r} and {other!r} have mostly the same values"
+            raise DataError(f"{path}: {same}, so that one would tell the other; take one away")
+    return inputs
+
+
+def _labels(path: Path, table: Table, name: str) -> Column:
+    if (row := _first_missing(table[name])) is not None:
+        raise DataError(f"{path}: expected a label in every row, got none in row {row}, column {name!r}")
+    return f"{path}: column {name!r}", np.asarray(table[name].to_pylist())
+
+
+def _first_missing(column: Any) -> int | None:
+    return column.is_null().to_pylist().index(True) if column.null_count else None
+
+
+def _values(path: Path, inputs: Table) -> Tensor | Images:
+    """Features from numeric columns or one column of vectors; image files from one column of text."""
+    from pyarrow import types
+
+    def is_number(kind: Any) -> bool:
+        return bool(types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind) or types.is_null(kind))
+
+    kinds = [field.type for field in inputs.schema]
+    lists = types.is_list(kinds[0]) or types.is_large_list(kinds[0]) or types.is_fixed_size_list(kinds[0])
+    if len(kinds) == 1 and lists and is_number(kinds[0].value_type):
+        return features(str(path), _vectors(path, inputs.column_names[0], inputs[0].combine_chunks()))
+    texts = [field.name for field in inputs.schema if not is_number(field.type)]
+    if texts and len(kinds) > 1:
+        raise DataError(f"{path}: expected numeric columns, or one column of image paths; not numeric: {_shown(texts)}")
+    if texts:
+        return Images(_files(path, texts[0], inputs[0].to_pylist()))
+    for name, column in zip(inputs.column_names, inputs.columns, strict=True):
+        if (row := _first_missing(column)) is not None:
+            raise DataError(f"{path}: expected a number, got a missing value in row {row}, column {name!r}")
+    numbers = np.stack([np.asarray(column.to_numpy(), dtype=np.float64) for column in inputs.columns], axis=1)
+    return features(str(path), numbers, inputs.column_names)
+
+
+def _vectors(path: Path, name: str, column: Any) -> NDArray[Any]:
+    """A column of lists as one array, without copying float32."""
+    from pyarrow import compute
+
+    lengths, flat = compute.list_value_length(column), compute.list_flatten(column)
+    if column.null_count or flat.null_count or len(compute.unique(lengths)) != 1 or not lengths[0].as_py():
+        raise DataError(f"{path}: expected lists of one length, without missing numbers, in column {name!r}")
+    rows: NDArray[Any] = flat.to_numpy(zero_copy_only=False).reshape(len(column), -1)
+    return rows if rows.flags.writeable else rows.copy()  # torch warns about arrays that it must not write to
+
+
+def _files(path: Path, column: str, names: list[Any]) -> tuple[str, ...]:
+    """Paths below the table's folder; one that leads out of it is refused."""
+    base = path.resolve().parent
+    for row, name in enumerate(names):
+        if not isinstance(name, str) or not (base / name).resolve().is_relative_to(base):
+            raise DataError(
+                f"{path}: expected an image path below {base} in row {row}, column {column!r}, got {str(name)[:80]!r}"
+            )
+    return tuple(str(base / name) for name in names)
 
 
 def _shown(names: Sequence[str]) -> str:

@@ -1,5 +1,4 @@
-"""The losses and the monitor in other people's loops; each module needs the library it is named after, and is imported
-where that is used."""
+"""Losses and monitor in the training loops of other libraries; each module needs the library it is named after."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
+from types import SimpleNamespace
 from typing import Any, Self
 
 import torch
 from torch import nn
 
-from curriculoss.auto import AutoLoss
-from curriculoss.curricula import Curriculum, available, get
-from curriculoss.curricula.base import is_finite
-from curriculoss.curricula.registry import suggestion
-from curriculoss.initial import fix as fixed
+from curriculoss._checks import is_finite
+from curriculoss._text import suggestion
+from curriculoss.errors import InvalidValueError
+from curriculoss.fitting import MonitorCallback, fit
+from curriculoss.fixing import fix as fixed
 from curriculoss.integrations import needed
-from curriculoss.loss import RobustLoss
+from curriculoss.losses import Loss, available, get
+from curriculoss.losses.auto import AutoLoss
+from curriculoss.losses.criterion import Criterion
+from curriculoss.losses.robust import RobustLoss
 from curriculoss.monitor import Monitor
-from curriculoss.regularized import Regularized
 
 with needed("sklearn"):
     import numpy as np
@@ -26,51 +29,57 @@ with needed("sklearn"):
     from sklearn.base import BaseEstimator, ClassifierMixin
     from sklearn.utils import check_random_state
     from sklearn.utils.multiclass import check_classification_targets
-    from sklearn.utils.validation import (
-        _check_sample_weight,
-        check_is_fitted,
-        validate_data,
-    )
+    from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
-BLOCK = 2**14  # rows that are predicted at once
+ROWS_AT_ONCE = 2**14  # in predictions
 AUTO = "auto"
 
 
 class RobustClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # its bases have no types
     """A multilayer perceptron for labels that may be wrong. Put a `StandardScaler` before it.
 
-    `loss` is "auto" (`AutoLoss`), a name such as "mae", or a loss such as `GCE(0.5)`; `fix` and `tau` are those
-    of `curriculoss.fix`. It trains by AdamW for so many epochs, with a learning rate that falls like a cosine, in
-    float64 unless X is float32. The same `random_state` gives the same network; torch's own stays as it is.
+    It trains with AdamW and a cosine schedule, in float64 unless X is float32.
 
-    Fitted, it has `classes_`, `loss_`, `network_` and `margins_`: of each training sample the soft margin of its label,
-    a mean over the epochs. The lowest are the labels to look at first. Samples of weight 0 are left out and have NaN.
+    Args:
+        loss: "auto" (`AutoLoss`), a name such as "mae", or a loss such as `GCE(0.5)`.
+        fix: The fix of `curriculoss.fix`, if any.
+        tau: The τ of that fix.
+        hidden_layer_sizes: The number of units per hidden layer.
+        epochs: The number of epochs.
+        batch_size: The largest number of samples per step.
+        learning_rate: The initial learning rate.
+        weight_decay: The weight decay.
+        device: Where to train.
+        random_state: The same one gives the same network; torch's own random state is left as it is.
+
+    Attributes:
+        classes_: The classes, in the order of the columns of `predict_proba`.
+        loss_: The loss that it was trained with.
+        network_: The trained network.
+        margins_: The soft margin of each training sample's label, averaged over the epochs. The lowest ones are the
+            labels to check first. Samples of weight 0 are left out and have NaN.
+
+    Example:
+        >>> from sklearn.datasets import load_iris
+        >>> from sklearn.pipeline import make_pipeline
+        >>> from sklearn.preprocessing import StandardScaler
+        >>> from curriculoss.integrations.sklearn import RobustClassifier
+        >>> features, target = load_iris(return_X_y=True)
+        >>> model = make_pipeline(StandardScaler(), RobustClassifier(random_state=0)).fit(features, target)
+        >>> model.score(features, target) > 0.9
+        True
     """
 
     def __init__(
-        self,
-        loss: str | Curriculum | Regularized = AUTO,
-        *,
-        fix: str | None = None,
-        tau: float | None = None,
-        hidden_layer_sizes: Sequence[int] = (100,),
-        epochs: int = 50,
-        batch_size: int = 64,
-        learning_rate: float = 0.01,
-        weight_decay: float = 0.1,
-        device: str = "cpu",
+        self, loss: str | Loss = AUTO, *, fix: str | None = None, tau: float | None = None,
+        hidden_layer_sizes: Sequence[int] = (100,), epochs: int = 50, batch_size: int = 64,
+        learning_rate: float = 0.01, weight_decay: float = 0.1, device: str = "cpu",
         random_state: int | np.random.RandomState | None = None,
-    ) -> None:
-        self.loss = loss
-        self.fix = fix
-        self.tau = tau
-        self.hidden_layer_sizes = hidden_layer_sizes
-        self.epochs = epochs
-        self.batch_size = batch_size
-        self.learning_rate = learning_rate
-        self.weight_decay = weight_decay
-        self.device = device
-        self.random_state = random_state
+    ) -> None:  # fmt: skip
+        self.loss, self.fix, self.tau = loss, fix, tau
+        self.hidden_layer_sizes, self.epochs, self.batch_size = hidden_layer_sizes, epochs, batch_size
+        self.learning_rate, self.weight_decay = learning_rate, weight_decay
+        self.device, self.random_state = device, random_state
 
     def fit(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
         features, given = validate_data(self, X, y, dtype=[np.float64, np.float32])
@@ -79,9 +88,9 @@ class RobustClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  #
         self._check()
         self.classes_, target = np.unique(given, return_inverse=True)
         if len(self.classes_) < 2:
-            raise ValueError(f"RobustClassifier expects at least 2 classes, got 1 class: {self.classes_[0]}")
+            raise InvalidValueError(f"RobustClassifier expects at least 2 classes, got 1 class: {self.classes_[0]}")
         criterion = self._make_criterion(len(self.classes_))
-        self.loss_ = criterion.loss
+        self.loss_ = getattr(criterion, "loss", criterion)  # AutoLoss has no other loss inside
         seed = int(check_random_state(self.random_state).randint(2**31))
         with torch.random.fork_rng([]):  # some losses draw
             torch.manual_seed(seed)
@@ -89,47 +98,41 @@ class RobustClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  #
         return self
 
     def predict(self, X: ArrayLike) -> NDArray[Any]:
-        likeliest = self.predict_proba(X).argmax(1)
-        return np.asarray(self.classes_[likeliest])
+        most_likely = self.predict_proba(X).argmax(1)  # first, as it checks that there are classes yet
+        return np.asarray(self.classes_[most_likely])
 
     def predict_proba(self, X: ArrayLike) -> NDArray[Any]:
         check_is_fitted(self)
         features = validate_data(self, X, dtype=[np.float64, np.float32], reset=False)
         like = next(self.network_.parameters())
         with torch.no_grad():
-            blocks = (torch.tensor(features[start : start + BLOCK]) for start in range(0, len(features), BLOCK))
+            blocks = torch.tensor(features).split(ROWS_AT_ONCE)
             return torch.cat([self.network_(block.to(like)).softmax(1).cpu() for block in blocks]).numpy()
 
     def _train(
-        self, criterion: RobustLoss, features: NDArray[Any], label: NDArray[Any], weight: NDArray[Any],
+        self, criterion: Criterion, features: NDArray[Any], label: NDArray[Any], weight: NDArray[Any],
         generator: torch.Generator,
     ) -> None:  # fmt: skip
         counted = torch.tensor(weight.nonzero()[0])
         inputs, target = (torch.tensor(array, device=self.device) for array in (features, label))
-        share = torch.tensor(weight * (len(counted) / weight.sum())).to(inputs)  # of mean 1 over those that count
+        share = torch.tensor(weight * (len(counted) / weight.sum())).to(inputs)  # its mean over the counted ones is 1
         sizes = (inputs.shape[1], *self.hidden_layer_sizes, len(self.classes_))
         self.network_ = _perceptron(sizes, generator).to(inputs)
+        steps = math.ceil(len(counted) / self.batch_size)
         monitor = Monitor(criterion, num_classes=sizes[-1], num_samples=len(inputs), device=self.device)
-        optimizer = torch.optim.AdamW(self.network_.parameters(), self.learning_rate, weight_decay=self.weight_decay)
-        schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, self.epochs)
-        batches = math.ceil(len(counted) / self.batch_size)
-        for _ in range(self.epochs):
+
+        def batches(_: int) -> Iterator[tuple[torch.Tensor, ...]]:
             order = counted[torch.randperm(len(counted), generator=generator)].to(self.device)
-            for index in order.tensor_split(batches):
-                logits = self.network_(inputs[index])
-                if isinstance(criterion, AutoLoss):
-                    criterion.eval().follow(logits, target[index], share[index])
-                loss = (criterion(logits, target[index]) * share[index]).mean()
-                optimizer.zero_grad()
-                loss.backward()
-                optimizer.step()
-                rate = optimizer.param_groups[0]["lr"]
-                monitor.update(logits=logits.detach(), target=target[index], index=index, learning_rate=rate)
-            schedule.step()
-            monitor.end_epoch()
+            return ((inputs[i], target[i], i, share[i]) for i in order.tensor_split(steps))
+
+        fit(
+            self.network_, lambda *given, **weight: criterion(*given, **weight).mean(), SimpleNamespace(epoch=batches),
+            epochs=self.epochs, optimizer="adamw", learning_rate=self.learning_rate, weight_decay=self.weight_decay,
+            schedule="cosine", callbacks=[MonitorCallback(monitor)],
+        )  # fmt: skip
         self.margins_ = monitor.samples().mean.numpy()
 
-    def _make_criterion(self, num_classes: int) -> RobustLoss:
+    def _make_criterion(self, num_classes: int) -> Criterion:
         if self.loss == AUTO:
             return AutoLoss(num_classes, reduction="none")
         loss: Any = get(self.loss) if isinstance(self.loss, str) else self.loss
@@ -139,21 +142,21 @@ class RobustClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  #
 
     def _check(self) -> None:
         if isinstance(self.loss, str) and self.loss.lower() not in (known := (AUTO, *available())):
-            raise ValueError(f"unknown loss {self.loss!r}{suggestion(self.loss.lower(), known)}")
+            raise InvalidValueError(f"unknown loss {self.loss!r}{suggestion(self.loss.lower(), known)}")
         sizes = self.hidden_layer_sizes
         if not isinstance(sizes, Sequence) or not all(map(_is_count, sizes)):
-            raise ValueError(f"RobustClassifier expects hidden_layer_sizes such as (100,), got {sizes!r}")
+            raise InvalidValueError(f"RobustClassifier expects hidden_layer_sizes such as (100,), got {sizes!r}")
         for name in ("epochs", "batch_size"):
             if not _is_count(value := getattr(self, name)):
-                raise ValueError(f"RobustClassifier expects an integer {name} >= 1, got {name}={value!r}")
+                raise InvalidValueError(f"RobustClassifier expects an integer {name} >= 1, got {name}={value!r}")
         for name in ("learning_rate", "weight_decay"):
             value = getattr(self, name)
             if not is_finite(value) or value < 0:
-                raise ValueError(f"RobustClassifier expects a finite {name} >= 0, got {name}={value!r}")
+                raise InvalidValueError(f"RobustClassifier expects a finite {name} >= 0, got {name}={value!r}")
         if self.tau is not None and self.fix is None:
-            raise ValueError(f"RobustClassifier expects a fix with tau, got tau={self.tau!r} and fix=None")
+            raise InvalidValueError(f"RobustClassifier expects a fix with tau, got tau={self.tau!r} and fix=None")
         if self.fix is not None and self.loss == AUTO:
-            raise ValueError(f"RobustClassifier expects a loss to fix, got fix={self.fix!r} and loss={AUTO!r}")
+            raise InvalidValueError(f"RobustClassifier expects a loss to fix, got fix={self.fix!r} and loss={AUTO!r}")
 
 
 def _is_count(value: object) -> bool:
@@ -161,7 +164,7 @@ def _is_count(value: object) -> bool:
 
 
 def _perceptron(sizes: Sequence[int], generator: torch.Generator) -> nn.Sequential:
-    """Linear layers with ReLUs between, drawn as torch draws them, but from a generator."""
+    """Linear layers with ReLUs between, initialised as torch does, but from a generator."""
     layers: list[nn.Module] = []
     for fan_in, fan_out in pairwise(sizes):
         layer = nn.utils.skip_init(nn.Linear, fan_in, fan_out)

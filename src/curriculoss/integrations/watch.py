@@ -1,65 +1,71 @@
-"""What callbacks share: a monitor that hears every call of a loss, so that nobody has to feed it."""
+"""What callbacks of other libraries share: a monitor that follows every call of a loss."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import logging
 from copy import deepcopy
 from typing import Any
 
-import torch.distributed as dist
 from torch import Tensor
 from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
-from curriculoss.loss import RobustLoss
+from curriculoss.errors import InvalidValueError
+from curriculoss.losses.criterion import Criterion
 from curriculoss.monitor import Epoch, Monitor
+from curriculoss.monitor.stream import in_process_group
 
 LOGGED = ("mean_weight", "effective_learning_rate", "snr")
-
-
-def row(epoch: Epoch) -> dict[str, float]:
-    """What goes to a logger: what is defined of these."""
-    values = {name: getattr(epoch, name) for name in LOGGED}
-    return {name: value for name, value in values.items() if value is not None}
+logger = logging.getLogger(__name__)
 
 
 class Watch:
-    """Between `listen` and `pause`, what the loss is called with goes to a monitor, with the optimizer's learning rate
-    of that moment, which is that of the next step also where gradients are accumulated.
+    """Between `listen` and `pause`, passes each call of the loss to a monitor, with the optimiser's current learning
+    rate, which is that of the next step also where gradients are accumulated.
 
-    The monitor is made at the first call, which tells the number of classes and the device.
+    Args:
+        num_samples: The size of the training set, if the monitor is to follow single samples.
+        places: Where a batch has the index and the clean target of each sample, if it has them.
+
+    Attributes:
+        monitor: The monitor, made at the first call, from which it takes the number of classes and the device.
+        epoch: The last epoch that has ended.
     """
 
-    def __init__(self, num_samples: int | None) -> None:
+    def __init__(self, num_samples: int | None, **places: Any) -> None:
         self.num_samples = num_samples
         self.monitor: Monitor | None = None
-        self._handle: RemovableHandle | None = None
+        self.epoch: Epoch | None = None
+        self._places = {name: place for name, place in places.items() if place is not None}
+        self._handles: list[RemovableHandle] = []
         self._optimizer: Optimizer | None = None  # while it listens
-        self._sample: Mapping[str, Tensor] = {}
-        self._listened: int | None = None  # in this epoch
-        self._heard: int | None = None  # from this one, which has not ended in the monitor
+        self._sample: dict[str, Tensor] = {}
+        self._listened: int | None = None  # the epoch of the last step
+        self._heard: int | None = None  # the epoch of the last call, until the monitor has ended it
         self._saved: dict[str, Any] = {}  # a state, to be loaded at the first call
 
-    def attach(self, loss: RobustLoss) -> None:
-        self.detach()  # a run that was broken off may have left it attached, and listening
+    def attach(self, loss: Criterion) -> None:
+        self.detach()  # an interrupted run may have left it attached, and listening
         self.pause()
-        self._handle = loss.register_forward_hook(self._hear, with_kwargs=True)
+        self._handles = [loss.register_forward_hook(self._hear, with_kwargs=True)]
 
     def detach(self) -> None:
-        if self._handle is not None:
-            self._handle.remove()
+        for handle in self._handles:
+            handle.remove()
 
     def listen(self, epoch: int, optimizer: Optimizer, **sample: Tensor) -> None:
-        """`sample` has the index and the clean target of each sample, as far as they are known."""
+        """Begin a step; `sample` has the index and the clean target of each sample, if they are known."""
         self._listened, self._optimizer, self._sample = epoch, optimizer, sample
 
     def pause(self) -> None:
         self._optimizer, self._sample = None, {}
 
-    def _hear(self, loss: RobustLoss, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
+    def _hear(self, loss: Criterion, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
         logits, target = (*args, *(kwargs[name] for name in ("logits", "target")[len(args) :]))
-        if self._optimizer is None or logits.dim() == 1:  # a single sample calls again, as a batch
+        if self._optimizer is None:
             return
+        if logits.dim() == 1:
+            logits, target = logits.unsqueeze(0), target.unsqueeze(0)
         if self.monitor is None:
             self.monitor = Monitor(
                 loss, num_classes=logits.shape[1], num_samples=self.num_samples, device=logits.device
@@ -73,21 +79,26 @@ class Watch:
         self.monitor.update(logits=logits.detach(), target=target, learning_rate=rate, **sample)
         self._heard = self._listened
 
-    def end_epoch(self) -> Epoch | None:
-        """None if there was no step since the last one ended."""
+    def end_epoch(self, warn: bool) -> dict[str, float] | None:
+        """End the epoch, log its verdicts if `warn`, and return the numbers to log; None if it had no step."""
         if self._listened is None:
             return None
         if self.monitor is None or self._heard is None:
-            raise ValueError("MonitorCallback heard no call of its loss: is it the RobustLoss that training calls?")
-        epoch = self.monitor.end_epoch()
+            raise InvalidValueError(
+                "MonitorCallback heard no call of its loss: is it the RobustLoss that training calls?"
+            )
+        self.epoch = self.monitor.end_epoch()
         self._listened = self._heard = None
-        if _together():
+        if in_process_group():
             self._saved = self._now(self.monitor)
-        return epoch
+        for sentence in self.epoch.verdicts if warn else ():
+            logger.warning("%s", sentence)
+        values = {name: getattr(self.epoch, name) for name in LOGGED}
+        return {name: value for name, value in values.items() if value is not None}
 
     def state_dict(self) -> dict[str, Any]:
-        """Of this moment; in a process group that of the last epoch's end, the only one that all processes share."""
-        return self._saved if self.monitor is None or _together() else self._now(self.monitor)
+        """The current state; in a process group, that of the last epoch's end, the only one that processes share."""
+        return self._saved if self.monitor is None or in_process_group() else self._now(self.monitor)
 
     def _now(self, monitor: Monitor) -> dict[str, Any]:
         return {"epoch": self._heard, "monitor": deepcopy(monitor.state_dict())}
@@ -96,12 +107,8 @@ class Watch:
         self._saved, self._heard, self._listened, self.monitor = state, state["epoch"], None, None
 
 
-def _together() -> bool:
-    return dist.is_available() and dist.is_initialized()
-
-
 def _along(value: Tensor, target: Tensor) -> Tensor:
-    """One number a sample, for all the targets that it has: the pixels of a picture, the tokens of a text."""
+    """One number per sample, repeated for all of its targets: the pixels of an image, the tokens of a text."""
     times, rest = divmod(target.numel(), max(1, value.numel()))
-    # What does not fit is the monitor's to refuse.
+    # The monitor refuses what does not fit.
     return value if rest else value.flatten().repeat_interleave(times).view_as(target)

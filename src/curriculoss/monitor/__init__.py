@@ -1,4 +1,4 @@
-"""What a curriculum does while it trains: margins, weights, clean and noisy samples apart, from any training loop."""
+"""Streaming records of margins and weights during training, for clean and noisy samples separately."""
 
 from curriculoss.monitor.record import Epoch, Histogram, Samples
 from curriculoss.monitor.stream import Monitor

@@ -1,4 +1,4 @@
-"""What a monitor hands out: an epoch in numbers, its histograms of margins, and the history of each sample."""
+"""What a monitor returns: the numbers of an epoch, its histograms of margins, and the history of each sample."""
 
 from __future__ import annotations
 
@@ -12,27 +12,26 @@ from torch import Tensor
 
 @dataclass(frozen=True, eq=False)
 class Histogram:
-    """How many samples had which margin. Bin i holds edges[i-1] <= Δ < edges[i]; the first and the last are open."""
+    """Counts of margins. Bin i holds edges[i-1] <= Δ < edges[i]; the first and the last bin are open."""
 
     LOW: ClassVar[int] = -64  # scaled curricula drive noisy samples below -30
     HIGH: ClassVar[int] = 64
     PER_UNIT: ClassVar[int] = 4  # a power of two, so that no rounding moves a margin over an edge
     BINS: ClassVar[int] = (HIGH - LOW) * PER_UNIT + 2
 
-    all: Tensor  # int64, of BINS counts each
+    all: Tensor  # int64, BINS counts each
     clean: Tensor
     noisy: Tensor
 
     @staticmethod
     def edges() -> Tensor:
         """The BINS − 1 edges between the bins."""
-        return torch.arange(Histogram.LOW * Histogram.PER_UNIT, Histogram.HIGH * Histogram.PER_UNIT + 1).div(
-            Histogram.PER_UNIT
-        )
+        steps = Histogram.PER_UNIT
+        return torch.arange(Histogram.LOW * steps, Histogram.HIGH * steps + 1).div(steps)
 
     @staticmethod
     def bin_of(margin: Tensor) -> Tensor:
-        """The bin of each margin; one that is NaN has BINS, which is none of them."""
+        """The bin of each margin; BINS, which is not a bin, for NaN."""
         low, high, steps = Histogram.LOW, Histogram.HIGH, Histogram.PER_UNIT
         # Margins beyond the edges, also infinite ones, belong to the open bins.
         place = margin.clamp(low - 1 / steps, high).mul(steps).floor() + (1 - low * steps)
@@ -41,28 +40,34 @@ class Histogram:
 
 @dataclass(frozen=True, eq=False)
 class Samples:
-    """The margins of each sample over the finished epochs, float32 on the CPU, NaN where there is nothing to say.
+    """The margins of each sample over the finished epochs, float32 on the CPU, NaN where undefined.
 
-    A sample that an epoch saw more than once counts there with the mean of its margins. `slope` is that of the least
-    squares line through a sample's margins over the epochs that saw it, so it needs two of them.
+    A sample that occurs more than once in an epoch counts with the mean of its margins.
+
+    Attributes:
+        first: The margin in the first epoch with the sample.
+        mean: The mean over the epochs with the sample.
+        last: The margin in the last epoch with the sample.
+        slope: The slope of the least squares line through the margins; it needs two epochs.
+        epochs: The number of epochs with the sample, int64.
     """
 
     first: Tensor
     mean: Tensor
     last: Tensor
     slope: Tensor
-    epochs: Tensor  # int64: how many saw it
+    epochs: Tensor
 
 
 class Sums(NamedTuple):
-    """Over samples of one group, ignored ones left out."""
+    """Sums over the samples of one group, without ignored ones."""
 
     samples: float
     margin: float
     learning_rate: float
     step: float  # learning rate times weight
-    predicted: float  # samples of which the logits are known
-    correct: float  # of which the given label had the largest
+    predicted: float  # samples with known logits
+    correct: float  # samples whose given label has the largest logit
 
     @property
     def weight(self) -> float | None:
@@ -70,7 +75,7 @@ class Sums(NamedTuple):
 
 
 class Groups(NamedTuple):
-    """Sums over all samples, those with a right label and those with a wrong one (as far as that is known)."""
+    """Sums over all samples, samples with a right label, and samples with a wrong label, where that is known."""
 
     all: Sums
     clean: Sums
@@ -83,7 +88,7 @@ class Groups(NamedTuple):
 
 
 def ratio(numerator: float | None, denominator: float | None) -> float | None:
-    """None where it is undefined: nothing to divide by, or training that has diverged."""
+    """The quotient, or None where it is undefined: nothing to divide by, or training has diverged."""
     if numerator is None or not denominator:
         return None
     value = numerator / denominator
@@ -92,8 +97,11 @@ def ratio(numerator: float | None, denominator: float | None) -> float | None:
 
 @dataclass(frozen=True, eq=False)
 class Epoch:
-    """An epoch in numbers, None where they are undefined. Weights are those that the loss trains with: at most 1 for a
-    normalised curriculum. `clean` and `noisy` are samples whose given label is and is not their clean target."""
+    """The numbers of an epoch, None where undefined.
+
+    Weights are those that the loss trains with: at most 1 for a normalised curriculum. `clean` and `noisy` are the
+    samples whose given label is, and is not, their clean target.
+    """
 
     epoch: int  # the first is 1
     samples: int
@@ -108,7 +116,7 @@ class Epoch:
     mean_weight_this_epoch: float | None  # Σ lr·w / Σ lr
     mean_weight: float | None  # the same from the first step of training on: α_t, read as a weight
     effective_learning_rate_this_epoch: float | None  # Σ lr·w / Σ 1
-    effective_learning_rate: float | None  # from the first step of training on: α_t, read as a learning rate
+    effective_learning_rate: float | None  # the same from the first step of training on: α_t, read as a learning rate
     weight_clean: float | None  # Σ lr·w / Σ lr from the first step of training on, as the paper has it
     weight_noisy: float | None
     snr: float | None  # weight_clean / weight_noisy
@@ -119,31 +127,23 @@ class Epoch:
 
     @classmethod
     def of(cls, epoch: int, now: Groups, so_far: Groups, histogram: Histogram) -> Epoch:
+        by_group: dict[str, Any] = {}
+        for suffix, sums in (("", now.all), ("_clean", now.clean), ("_noisy", now.noisy)):
+            by_group["samples" + suffix] = int(sums.samples)
+            by_group["mean_margin" + suffix] = ratio(sums.margin, sums.samples)
+            by_group["accuracy" + suffix] = ratio(sums.correct, sums.predicted)
         clean, noisy = so_far.clean.weight, so_far.noisy.weight
         return cls(
-            epoch=epoch,
-            samples=int(now.all.samples),
-            samples_clean=int(now.clean.samples),
-            samples_noisy=int(now.noisy.samples),
-            mean_margin=ratio(now.all.margin, now.all.samples),
-            mean_margin_clean=ratio(now.clean.margin, now.clean.samples),
-            mean_margin_noisy=ratio(now.noisy.margin, now.noisy.samples),
-            accuracy=ratio(now.all.correct, now.all.predicted),
-            accuracy_clean=ratio(now.clean.correct, now.clean.predicted),
-            accuracy_noisy=ratio(now.noisy.correct, now.noisy.predicted),
-            mean_weight_this_epoch=now.all.weight,
-            mean_weight=so_far.all.weight,
+            epoch, **by_group, mean_weight_this_epoch=now.all.weight, mean_weight=so_far.all.weight,
             effective_learning_rate_this_epoch=ratio(now.all.step, now.all.samples),
             effective_learning_rate=ratio(so_far.all.step, so_far.all.samples),
-            weight_clean=clean,
-            weight_noisy=noisy,
-            snr=ratio(clean, noisy),
-            snr_this_epoch=ratio(now.clean.weight, now.noisy.weight),
+            weight_clean=clean, weight_noisy=noisy,
+            snr=ratio(clean, noisy), snr_this_epoch=ratio(now.clean.weight, now.noisy.weight),
             noisy_share=ratio(now.noisy.step, now.clean.step + now.noisy.step) if now.noisy.samples else None,
             histogram=histogram,
-        )
+        )  # fmt: skip
 
     def as_dict(self) -> dict[str, Any]:
-        """Everything but the histograms, ready for JSON."""
+        """Everything except the histograms, ready for JSON."""
         row = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "histogram"}
         return row | {"verdicts": list(self.verdicts)}

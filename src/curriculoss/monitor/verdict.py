@@ -1,62 +1,60 @@
-"""What the numbers say, in words, each thing once: when it becomes true."""
+"""What the numbers say in words: each thing once, when it becomes true."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from typing import Any
 
 from torch import Tensor
 
-from curriculoss.curricula import Curriculum, Scaled
-from curriculoss.initial import TAU, percent, underfitting
+from curriculoss._text import percent
+from curriculoss.fixing import TAU, underfitting
+from curriculoss.losses.base import Curriculum
 from curriculoss.monitor.record import Epoch
 
-RISE = 1.0  # of the mean margin of noisy samples above its lowest: e times the odds of their wrong labels
-KINDS = ("underfits", "diverged", "noise carries", "noise rises")
+MEMORISED_RISE = 1.0  # of the mean noisy margin above its lowest value: e times the odds of the wrong labels
+VERDICT_KINDS = ("underfits", "diverged", "noise carries", "noise rises")
 
 
-def initial_verdict(loss: object, margins: Tensor) -> str | None:
+def initial_verdict(curriculum: Curriculum | None, margins: Tensor) -> str | None:
     """A warning if samples with these margins, those before training, get too little weight to be learned.
 
-    The rule is that of `underfitting`, which knows losses of the standard form alone.
+    The rule is that of `underfitting`. It knows fixed curricula alone: None gives None.
     """
     margins = margins[margins.isfinite()].double()
-    if not isinstance(loss, Curriculum) or loss.peak.weight == math.inf or not margins.numel():
+    # With a mean above 0, the network fits its labels already.
+    if curriculum is None or curriculum.peak.weight == math.inf or not margins.numel() or float(margins.mean()) > 0:
         return None
-    start = float(margins.mean())
-    if start > 0:  # a model that fits its labels already
+    found = underfitting(curriculum, initial_margins=margins)
+    if found.level == "none":
         return None
-    verdict = underfitting(loss, initial_margins=margins)
-    if verdict.level == "none":
-        return None
-    sentence = f"initial weights are {percent(verdict.share_of_ce)} of CE's: this will underfit"
-    if verdict.level == "mild":
-        sentence += " mildly"
-    if start < -TAU:
-        scaled = underfitting(Scaled(loss, TAU / -start), initial_margins=margins)
-        if scaled.share_of_ce > verdict.share_of_ce:
-            sentence += f", try fix=scale tau={TAU:g}"
-    return sentence
+    mildly = " mildly" if found.level == "mild" else ""
+    remedy = "" if found.scaled_share is None else f", try fix=scale tau={TAU:g}"
+    return f"initial weights are {percent(found.share_of_ce)} of CE's: this will underfit{mildly}{remedy}"
 
 
 class Judge:
-    """Remembers what was said and how low the noisy samples have been."""
+    """Remembers what was said, and how low the margins of noisy samples have been."""
 
     def __init__(self) -> None:
-        self.said = dict.fromkeys(KINDS, False)
+        self.said = dict.fromkeys(VERDICT_KINDS, False)
         self.lowest = math.inf
 
-    def verdicts(self, epoch: Epoch, loss: object, initial: Tensor | None) -> tuple[str, ...]:
-        """`initial` are margins before training, to be given once."""
-        new = []
-        for kind, sentence in self._true(epoch, loss, initial):
-            if not self.said[kind]:
-                self.said[kind] = True
-                new.append(sentence)
-        return tuple(new)
+    def state_dict(self) -> dict[str, Any]:
+        return {"said": dict(self.said), "lowest": self.lowest}
 
-    def _true(self, epoch: Epoch, loss: object, initial: Tensor | None) -> Iterator[tuple[str, str]]:
-        if initial is not None and (sentence := initial_verdict(loss, initial)):
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.said, self.lowest = dict(state["said"]), state["lowest"]
+
+    def verdicts(self, epoch: Epoch, curriculum: Curriculum | None, initial: Tensor | None) -> tuple[str, ...]:
+        """What has become true in this epoch; `initial` are the margins before training, given once."""
+        new = [(kind, text) for kind, text in self._true(epoch, curriculum, initial) if not self.said[kind]]
+        self.said.update(dict.fromkeys((kind for kind, _ in new), True))
+        return tuple(text for _, text in new)
+
+    def _true(self, epoch: Epoch, curriculum: Curriculum | None, initial: Tensor | None) -> Iterator[tuple[str, str]]:
+        if initial is not None and (sentence := initial_verdict(curriculum, initial)):
             yield "underfits", sentence
         if epoch.samples and epoch.mean_margin is None:
             yield "diverged", "margins are no longer finite: training has diverged"
@@ -66,6 +64,6 @@ class Judge:
             yield "noise carries", f"noisy samples now carry most of the gradient ({percent(epoch.noisy_share)})"
         if epoch.mean_margin_noisy is not None:
             self.lowest = min(self.lowest, epoch.mean_margin_noisy)
-            if epoch.mean_margin_noisy > self.lowest + RISE:
+            if epoch.mean_margin_noisy > self.lowest + MEMORISED_RISE:
                 change = f"from {self.lowest:.3g} to {epoch.mean_margin_noisy:.3g}"
                 yield "noise rises", f"margins of noisy samples rise ({change}): they are being memorised"

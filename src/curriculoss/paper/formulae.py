@@ -1,4 +1,4 @@
-"""The paper's two tables of formulae, made from the code: every registered loss, of the standard form or not."""
+"""The paper's two tables of formulae, made from the code: every registered loss, standard-form or not."""
 
 from __future__ import annotations
 
@@ -6,23 +6,22 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from curriculoss.curricula import Curriculum, registry
+from curriculoss.losses import registry
 from curriculoss.paper import artefacts
-from curriculoss.paper.render import Column, Line, Table
-from curriculoss.regularized import Regularized
+from curriculoss.paper.render import Column, Line, TableContent
 
-NOTATION = "As the code has it, on the scale of the loss's own paper, with p[i] the probability of class i, "
+NOTATION = "Formulae are the code's, on the scale of the loss's own paper. p[i] is the probability of class i, "
 CODE = ("loss", "weight", "original", "primary", "regularizer", "constraints", "defaults")
-FACTS = "Facts are for the default hyperparameters"
+FACTS = "Facts hold for the default hyperparameters"
 
 
 def named() -> dict[str, Callable[..., Any]]:
-    """What makes every registered loss, by its names: `MAE/RCE` has two."""
+    """Factories of all registered losses by their names, joined where there are several (`MAE/RCE`)."""
     return {"/".join(names).upper(): factory for factory, names in registry.synonyms().items()}
 
 
-def losses() -> Table:
-    """Losses of the standard form: formula, weight, constraints, facts."""
+def losses() -> TableContent:
+    """Standard-form losses: formula, weight, constraints, facts."""
     rows = [
         {
             "name": name,
@@ -37,20 +36,19 @@ def losses() -> Table:
             "at margin": f"{loss.peak.margin:.3g}".replace("-", "−").replace("inf", "∞"),
         }
         for name, factory in named().items()
-        if isinstance(loss := factory(), Curriculum)
+        if (loss := factory().curriculum) is not None
     ]
     notes = (
-        f"{NOTATION}p that of the label, σ(Δ).",
-        f"{FACTS}. A loss is robust while no wrong label is more than the noise ratio times as frequent as the right "
-        "one. Its weight is largest, the peak, at that margin.",
-        "In the paper's table, AUL and AGCE have each other's formula, and AGCE's constant lacks a power. Its weights "
-        "are right.",
+        f"{NOTATION}p that of the label, which is σ(Δ).",
+        f"{FACTS}. A loss is robust if no wrong label is more than (noise ratio) times as frequent as the right one. "
+        "The peak is the largest weight, reached at that margin.",
+        "The paper swaps the formulae of AUL and AGCE, and AGCE's constant lacks a power; its weights are right.",
     )
-    return _table(artefacts.get("table:losses"), rows, notes)
+    return _table("table:losses", rows, notes)
 
 
-def regularizers() -> Table:
-    """Losses with a second term: as they were published, their primary loss and their regulariser."""
+def regularizers() -> TableContent:
+    """Losses with a second term: as published, and split into primary loss and regulariser."""
     rows = [
         {
             "name": name,
@@ -62,16 +60,16 @@ def regularizers() -> Table:
             "bounded below": _yes(loss.bounded_below),
         }
         for name, factory in named().items()
-        if isinstance(loss := factory(), Regularized)
+        if (loss := factory()).curriculum is None
     ]
     notes = (
-        f"{NOTATION}y the label, K classes, prior the frequencies of the labels and peer a random sample's label.",
-        f"{FACTS}. Sums have the primary of their last term, and the regularisers of all.",
-        "The paper's MSE is twice ours at alpha = 0.5, but for a constant.",
-        "NCE's gradient is that of γ (primary + ε regularizer), where γ = −1/sum(log p[i]) and ε = −γ K log p[y] are "
-        "held fixed.",
+        f"{NOTATION}y the label, K the number of classes, prior the labels' frequencies, peer another sample's label.",
+        f"{FACTS}. A sum has the primary of its last term and the regularisers of all.",
+        "The paper's MSE is twice ours at alpha = 0.5, up to a constant.",
+        "NCE's gradient is that of γ (primary + ε regularizer) with γ = −1/sum(log p[i]) and ε = −γ K log p[y] held "
+        "fixed.",
     )
-    return _table(artefacts.get("table:regularizers"), rows, notes)
+    return _table("table:regularizers", rows, notes)
 
 
 def _defaults(factory: Callable[..., Any]) -> str:
@@ -83,18 +81,16 @@ def _yes(fact: bool) -> str:
     return "yes" if fact else "no"
 
 
-def _table(artefact: artefacts.Artefact, rows: Sequence[Mapping[str, str]], notes: tuple[str, ...]) -> Table:
-    shown = [name for name in rows[0] if name != "name"]
-    return Table(
-        artefact.name,
-        artefact.title,
-        artefact.source,
-        tuple(Column(name, code=name in CODE) for name in shown),
-        tuple(Line(row["name"], tuple((row[name],) for name in shown)) for row in rows),
+def _table(name: str, rows: Sequence[Mapping[str, str]], notes: tuple[str, ...]) -> TableContent:
+    shown = [key for key in rows[0] if key != "name"]
+    return TableContent(
+        artefacts.get(name),
+        tuple(Column((key,), code=key in CODE) for key in shown),
+        tuple(Line(row["name"], tuple((row[key],) for key in shown)) for row in rows),
         notes,
         tuple(rows),
         stub="name",
     )
 
 
-TABLES: dict[str, Callable[[], Table]] = {"table:losses": losses, "table:regularizers": regularizers}
+TABLES: dict[str, Callable[[], TableContent]] = {"table:losses": losses, "table:regularizers": regularizers}

@@ -1,4 +1,4 @@
-"""Histograms of margins over the epochs, taken from runs into one small file, as runs themselves are not kept."""
+"""Histograms of margins per epoch, copied from runs into one small file because run folders are not kept."""
 
 from __future__ import annotations
 
@@ -8,19 +8,21 @@ from pathlib import Path
 
 import numpy as np
 
+from curriculoss._files import write_arrays
+from curriculoss.errors import DamagedError
 from curriculoss.figures import Array
-from curriculoss.paper.records import damaged
-from curriculoss.training.store import DamagedError, Run, write_arrays
+from curriculoss.paper.epochs import damaged
+from curriculoss.runs.folder import Run
 
-FILE = "margin-histograms.npz"
+HISTORIES_FILE = "margin-histograms.npz"
 KINDS = ("clean", "noisy")
 
 
 class Histories:
-    """By the hash of the spec: how many samples had which margin, one row an epoch, for each of KINDS."""
+    """Counts of margins by the hash of the spec: one row per epoch for each of KINDS."""
 
     def __init__(self, folder: Path) -> None:
-        self._file = folder / FILE
+        self._file = folder / HISTORIES_FILE
         self._arrays: dict[str, Array] = {}
         if self._file.exists():
             try:
@@ -39,8 +41,7 @@ class Histories:
         return {kind: self._arrays[f"{spec_hash}-{kind}"] for kind in KINDS}
 
     def take_up(self, runs: Iterable[Run]) -> None:
-        """Those of finished runs that are not there yet, as far as they can be read; the file is written if there are
-        any."""
+        """Enter finished runs that are not there yet and can be read, and write the file if there are any."""
         before = len(self._arrays)
         for run in runs:
             with suppress(DamagedError):

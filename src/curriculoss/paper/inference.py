@@ -1,10 +1,9 @@
-"""Statistics with their 95 % intervals, and the one rule that makes a verdict of them.
+"""Statistics with 95 % intervals, and the rule that turns them into a verdict.
 
-A claim says that a number lies in a range. It *holds* if the whole interval of the number lies there, it *does not
-hold* if none of the interval does, and otherwise it is *undecided*: also where numbers are too few for an interval, or
-runs are missing. A claim of several parts holds if all of them do, and does not hold if one of them does not.
-
-A part that is true is refuted by chance in one of forty cases, so of many parts one may be: read the evidence.
+A claim says that a number lies in a range. It *holds* if the whole interval of the number lies in that range, *does not
+hold* if the whole interval lies outside, and is *undecided* otherwise, also if there are too few numbers for an
+interval or runs are missing. A claim with several parts holds if all parts hold, and does not hold if one does not.
+Intervals are not corrected for multiple comparisons.
 """
 
 from __future__ import annotations
@@ -18,66 +17,78 @@ from scipy import stats
 
 LEVEL = 0.95
 LEAST_VALUES = 3  # for the interval of a mean
-TIES = 9  # digits after the point that tell ranks apart: beyond, only rounding differs
-LEAST_PAIRS = 5  # for that of a rank correlation: fewer cannot be significant, however they are ordered
-HOLDS, FAILS, UNDECIDED = "holds", "does not hold", "undecided"
+RANK_DIGITS = 9  # after the point; values that differ only beyond are tied
+LEAST_PAIRS = 5  # for the interval of a rank correlation: fewer pairs are never significant
+VERDICTS = HOLDS, FAILS, UNDECIDED = "holds", "does not hold", "undecided"
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """A statistic of n numbers; without an interval where they are too few."""
+    """A statistic of n numbers, with an interval if n is large enough."""
 
     value: float | None
     n: int
     interval: tuple[float, float] | None = None
 
     def widened(self, by: float) -> Estimate:
-        """For what the numbers cannot show, such as how another seed would come out."""
+        """Widen the interval for what the numbers cannot show, such as the effect of another seed."""
         if self.interval is None:
             return self
         return replace(self, interval=(self.interval[0] - by, self.interval[1] + by))
 
     def within(self, low: float, high: float) -> Estimate:
-        """For a number that cannot lie elsewhere, which Student's interval does not know."""
+        """Clip the interval to the possible values."""
         if self.interval is None:
             return self
         return replace(self, interval=(max(low, self.interval[0]), min(high, self.interval[1])))
 
 
 def mean(values: Iterable[float]) -> Estimate:
-    """With Student's interval. NaN stands for what is missing and is left out."""
+    """The mean with Student's interval; NaN stands for a missing value and is left out."""
     known = [float(value) for value in values if not math.isnan(value)]
-    if len(known) < LEAST_VALUES:
-        return Estimate(float(np.mean(known)) if known else None, len(known))
-    return _around(float(np.mean(known)), float(stats.sem(known)), len(known))
+    n, average = len(known), float(np.mean(known)) if known else None
+    if average is None or n < LEAST_VALUES:
+        return Estimate(average, n)
+    return Estimate(average, n, _around(average, float(stats.sem(known)), n))
 
 
 def difference(first: Sequence[float], second: Sequence[float]) -> Estimate:
-    """Of the means of two unpaired samples: Welch's interval, with the degrees of freedom of the smaller one."""
+    """The difference of two unpaired means with Welch's interval (degrees of freedom of the smaller sample)."""
     n = min(len(first), len(second))
-    if n < LEAST_VALUES:
-        return Estimate(float(np.mean(first) - np.mean(second)) if n else None, n)
-    return _around(float(np.mean(first) - np.mean(second)), math.hypot(stats.sem(first), stats.sem(second)), n)
+    apart = float(np.mean(first) - np.mean(second)) if n else None
+    if apart is None or n < LEAST_VALUES:
+        return Estimate(apart, n)
+    return Estimate(apart, n, _around(apart, math.hypot(stats.sem(first), stats.sem(second)), n))
 
 
-def _around(value: float, error: float, n: int) -> Estimate:
+def one_more(values: Sequence[float]) -> tuple[float, float]:
+    """The interval in which one more value of the same kind is expected."""
+    return _around(float(np.mean(values)), float(np.std(values, ddof=1)) * math.sqrt(1 + 1 / len(values)), len(values))
+
+
+def _around(value: float, error: float, n: int) -> tuple[float, float]:
+    """Student's interval."""
     width = float(stats.t.ppf((1 + LEVEL) / 2, n - 1)) * error
-    return Estimate(value, n, (value - width, value + width))
+    return value - width, value + width
 
 
 def share(hits: int, n: int) -> Estimate:
-    """With the exact interval of Clopper and Pearson."""
+    """A share with the exact interval of Clopper and Pearson."""
     interval = stats.binomtest(hits, n).proportion_ci(LEVEL)
     return Estimate(hits / n, n, (float(interval.low), float(interval.high)))
 
 
 def rank_correlation(first: Iterable[float], second: Iterable[float]) -> Estimate:
-    """Spearman's, 0 where either does not vary. Pairs with NaN are left out.
+    """Spearman's rank correlation, 0 if either side is constant; pairs with NaN are left out.
 
-    The interval is that of Bonett and Wright (2000), by Fisher's transform, which has none for a perfect order: that
-    counts as if it were half a swap of two neighbours away. With few pairs, a bootstrap would be too sure of itself.
+    The interval is Bonett and Wright's (2000), by Fisher's transform. It does not exist for a perfect order, which
+    therefore counts as half a swap of two neighbours away from it. A bootstrap would be too narrow with few pairs.
     """
-    pairs = [(round(x, TIES), round(y, TIES)) for x, y in zip(first, second, strict=True) if not math.isnan(x + y)]
+    pairs = [
+        (round(x, RANK_DIGITS), round(y, RANK_DIGITS))
+        for x, y in zip(first, second, strict=True)
+        if not math.isnan(x + y)
+    ]
     n = len(pairs)
     if n < LEAST_PAIRS:
         return Estimate(_spearman(pairs) if n > 1 else None, n)
@@ -90,7 +101,7 @@ def rank_correlation(first: Iterable[float], second: Iterable[float]) -> Estimat
 
 
 def spanning(estimates: Iterable[Estimate]) -> Estimate:
-    """Of a number that was estimated in several ways, none better than another: all of their intervals together."""
+    """The union of the intervals of several equally good estimates of one number, and their median."""
     some = list(estimates)
     values = [each.value for each in some if each.value is not None]
     intervals = [each.interval for each in some if each.interval is not None]
@@ -110,7 +121,7 @@ def _spearman(pairs: Sequence[tuple[float, float]]) -> float:
 
 @dataclass(frozen=True)
 class Part:
-    """One number that a claim rests on, and the range it should lie in."""
+    """One number that a claim rests on, and the range where the claim says it lies."""
 
     statistic: str
     estimate: Estimate
@@ -128,8 +139,10 @@ class Part:
 
     @property
     def strength(self) -> tuple[int, float]:
-        """To find the weakest part: by its verdict, then by how far the value is inside its range, in intervals where
-        there is one. A part without a value shows nothing and comes last."""
+        """Sort key for the weakest part: the verdict, then how far inside its range the value is, in interval widths.
+
+        A part without a value comes last.
+        """
         order = (FAILS, UNDECIDED, HOLDS).index(self.verdict)
         if self.estimate.value is None:
             return order, math.inf
@@ -150,12 +163,12 @@ class Part:
 
 
 def signed(value: float, digits: int = 4) -> str:
-    """With a minus, not a hyphen, as in tables."""
+    """The number with a minus sign, not a hyphen."""
     return f"{value:.{digits}g}".replace("-", "−")
 
 
 def combined(parts: Sequence[Part], missing: int = 0) -> str:
-    """The verdict on a claim of these parts, for which so many runs are missing."""
+    """The verdict on a claim with these parts, and so many missing runs."""
     verdicts = {part.verdict for part in parts}
     if missing or not verdicts:
         return UNDECIDED

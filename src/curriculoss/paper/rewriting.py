@@ -1,7 +1,6 @@
-"""Each loss as the paper prints it, in terms of p, and as it rewrites it: do their gradients agree?
+"""Gradients of each loss as the paper prints it, in terms of p, beside those of its rewritten form.
 
-The losses of the library have their weights for gradients by construction, so the printed forms are written out here,
-for autograd to differentiate.
+The package's losses have gradients −w·∇Δ by construction, so the printed forms are written out here for autograd.
 """
 
 from __future__ import annotations
@@ -13,12 +12,12 @@ from types import MappingProxyType
 import torch
 from torch import Tensor
 
-from curriculoss.curricula import AEL, AGCE, AUL, CE, FL, GCE, MAE, SCE, TCE, Curriculum
+from curriculoss.losses import AEL, AGCE, AUL, CE, FL, GCE, MAE, SCE, TCE, Curriculum
+from curriculoss.losses.regularized import NCE
 from curriculoss.margin import soft_margin
-from curriculoss.regularized import NCE
 
 CLASSES = (10, 100)
-SAMPLES = 1_000
+DRAWN = 1_000
 
 IN_P: Mapping[Curriculum, Callable[[Tensor], Tensor]] = MappingProxyType(
     {
@@ -39,7 +38,7 @@ Form = Callable[[Tensor, Tensor], Tensor]
 
 
 def relative_errors() -> dict[str, Tensor]:
-    """By loss, of the gradient of each of some random samples, in norm 1 and double precision."""
+    """By loss, relative errors of the gradients of random samples, in norm 1 and double precision."""
     forms: dict[str, tuple[Form, Form]] = {"NCE": (_normalised, _regularised)}
     for loss, formula in IN_P.items():
         forms[type(loss).__name__] = partial(_in_p, formula), partial(_weight_times_margin, loss)
@@ -50,17 +49,12 @@ def _errors(printed: Form, rewritten: Form) -> Tensor:
     found = []
     for classes in CLASSES:
         generator = torch.Generator().manual_seed(classes)
-        logits = torch.randn(SAMPLES, classes, dtype=torch.float64, generator=generator) * 2
-        target = torch.randint(classes, (SAMPLES,), generator=generator)
-        one, other = (_gradient(form, logits, target) for form in (printed, rewritten))
+        logits = torch.randn(DRAWN, classes, dtype=torch.float64, generator=generator).mul_(2).requires_grad_()
+        target = torch.randint(classes, (DRAWN,), generator=generator)
+        losses = (form(logits, target).sum() for form in (printed, rewritten))
+        one, other = (torch.autograd.grad(loss, logits)[0] for loss in losses)
         found.append((one - other).abs().sum(1) / one.abs().sum(1))
     return torch.cat(found)
-
-
-def _gradient(form: Form, logits: Tensor, target: Tensor) -> Tensor:
-    logits = logits.clone().requires_grad_()
-    (gradient,) = torch.autograd.grad(form(logits, target).sum(), logits)
-    return gradient
 
 
 def _in_p(formula: Callable[[Tensor], Tensor], logits: Tensor, target: Tensor) -> Tensor:

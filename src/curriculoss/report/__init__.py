@@ -1,7 +1,7 @@
-"""From runs to what people read: one self-contained HTML page, a table of means, a picture of the dynamics."""
+"""Reports on runs: a self-contained HTML page, a table of means, a headline, a figure of the dynamics."""
 
-from curriculoss.report.page import build, headline
-from curriculoss.report.pictures import dynamics
-from curriculoss.report.records import table
+from curriculoss.report.charts import dynamics
+from curriculoss.report.groups import ResultRow, table
+from curriculoss.report.webpage import build, headline
 
-__all__ = ["build", "dynamics", "headline", "table"]
+__all__ = ["ResultRow", "build", "dynamics", "headline", "table"]

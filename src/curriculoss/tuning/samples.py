@@ -1,4 +1,4 @@
-"""What trials train on and are measured by; the test set is in neither."""
+"""The samples that trials train on and are validated with; the test set is in neither."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ import torch
 
 from curriculoss import data
 from curriculoss.data import DataError, Dataset, Images, Split
-from curriculoss.training import RunSpec
-from curriculoss.training.task import make_task
+from curriculoss.errors import InvalidValueError
+from curriculoss.runs import RunSpec
+from curriculoss.runs.task import make_task
 
 
 @dataclass(frozen=True)
-class Source:
-    """Where samples are: those of a spec, with a path beside them to validate on, or a share of them held out."""
+class TrialData:
+    """The training samples of a spec, with validation samples from a path or a share of them held out."""
 
     spec: RunSpec
     validation: Path | str | None = None
@@ -23,32 +24,35 @@ class Source:
     share: float = 0.2
 
     def read(self, download: bool = False) -> Dataset:
-        """The training samples with the labels to learn, and the validation samples where a test set would be.
+        """The training samples with the labels to learn, and the validation samples as their test set.
 
-        Labels to validate on are as noisy as they come: true ones, where data have them, are left out.
+        Validation labels are as noisy as they come; true labels, where the data have them, are left out.
         """
-        spec = self.spec
-        task = make_task(spec, data_dir=self.data_dir, download=download)
+        task = make_task(self.spec, data_dir=self.data_dir, download=download)
         train = replace(task.train, target=task.given, clean=task.clean)
-        if self.validation is None:
-            count = round(self.share * len(train))
+        if self.validation is not None:
+            held = self._from_path(self.validation, task.dataset)
+        else:
+            count = round(self.share * len(train)) if 0 < self.share < 1 else 0
             if not 0 < count < len(train) - 1:
-                raise ValueError(f"a share of {self.share:g} of {len(train)} training samples leaves too few of them "
-                                 "to train or to validate on")  # fmt: skip
+                raise InvalidValueError(
+                    f"a share of {self.share:g} of {len(train)} training samples leaves too few of them to train or to "
+                    "validate on"
+                )
             order = torch.randperm(len(train), generator=torch.Generator().manual_seed(0))  # the same for every seed
             held, train = (train.take(part.sort().values) for part in order.split([count, len(train) - count]))
-        else:
-            held = self._beside(self.validation, task.dataset)
         return replace(task.dataset, train=train, test=replace(held, clean=None))
 
-    def _beside(self, path: Path | str, dataset: Dataset) -> Split:
+    def _from_path(self, path: Path | str, dataset: Dataset) -> Split:
         if self.spec.data in data.available():
-            raise ValueError(f"validation samples in a path go with data in a path; of {self.spec.data!r}, hold out a "
-                             "share")  # fmt: skip
+            raise InvalidValueError(
+                f"validation samples in a path go with data in a path; of {self.spec.data!r}, hold out a share"
+            )
         if not Path(path).expanduser().exists():
-            raise ValueError(f"no validation samples at {path}: no such file or folder")
-        held = data.load(self.spec.data, label=self.spec.label, test=path).test
-        assert held is not None  # they were asked for
+            raise InvalidValueError(f"no validation samples at {path}: no such file or folder")
+        found = data.load(self.spec.data, label=self.spec.label, test=path)
+        held = (found if self.spec.image_size is None else found.resized(self.spec.image_size)).test
+        assert held is not None  # it was asked for
         if _kind(held) != _kind(dataset.train):
             like = f"samples like those of {self.spec.data}, {_kind(dataset.train)}"
             raise DataError(f"{path}: expected {like}, got {_kind(held)}")

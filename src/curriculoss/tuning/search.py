@@ -1,22 +1,19 @@
-"""`tune`: trials side by side, each kept as it ends; then the choice, and one run of it.
+"""`tune`: trials side by side, each recorded when it ends; then the choice, and a run of it.
 
-DIR/study.log      Optuna's journal: every trial, every epoch    DIR/best.toml   the choice, for `train --spec`
-DIR/predictions/   of finished trials, for validation samples    DIR/trials.csv  the trials as a table
-DIR/LOSS…-HASH/    the run of the choice
+study.log     Optuna's journal: every trial, its epochs and predictions     trials.csv    the trials as a table
+best.toml     the choice, for `train --spec`                                LOSS…-HASH/   the run of the choice
 """
 
 from __future__ import annotations
 
-import json
 import os
-import shutil
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import optuna
@@ -25,151 +22,164 @@ from numpy.typing import NDArray
 from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend, JournalFileOpenLock
 from optuna.trial import FrozenTrial, Trial, TrialState
-from safetensors.torch import load_file
 
+from curriculoss import _files
+from curriculoss._facts import Facts
+from curriculoss._text import first_line
 from curriculoss.data import Dataset
-from curriculoss.training import Run, RunError, RunSpec, many, store, train
-from curriculoss.training.loop import Progress, Silent
-from curriculoss.training.task import make_network, make_task
-from curriculoss.tuning.samples import Source
+from curriculoss.errors import DivergedError, InvalidValueError, RunError
+from curriculoss.fitting import Callback, EpochResult, predictions
+from curriculoss.runs import RunSpec, executors, many, train
+from curriculoss.runs.task import Task, Training, make_fabric, make_task
+from curriculoss.tuning.samples import TrialData
 from curriculoss.tuning.select import choose
-from curriculoss.tuning.space import AROUND, LOSSES, SEARCHED, Space
+from curriculoss.tuning.space import FACTORS, LOSSES, Candidate, Space
 
-STUDY, PREDICTIONS, WORK = "study.log", "predictions", ".trials"
-PATIENT = 3  # robust losses begin slowly: no trial is given up in the first third of its epochs
+STUDY = "study.log"
+STATES = {TrialState.COMPLETE: "finished", TrialState.PRUNED: "given up", TrialState.FAIL: "diverged"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrialResult(Candidate):
+    """One trial of a search: its settings, and how it did."""
+
+    trial: int
+    name: str  # of the loss with its hyperparameters and fix
+    state: str  # "finished", "given up" or "diverged"
+    epochs: int | None
+    validation_accuracy: float | None  # in percent
+    near_the_best: bool  # within two standard errors
+    agreement: float | None  # with the majority of the trials near the best, in percent
+    chosen: bool
 
 
 @dataclass(frozen=True)
-class Tuned:
-    """What came out: `spec` is the choice, the run of it is in `run`, and `trials` has one row each."""
+class Tuned(Facts):
+    """The outcome of a search: the chosen settings, the run of them, and all trials; accuracies are in percent."""
 
     spec: RunSpec
     trial: int
-    trials: tuple[dict[str, Any], ...]
-    validation_accuracy: float  # of the choice, in percent, as are all
-    test_accuracy: float
+    trials: tuple[TrialResult, ...]
+    validation_accuracy: float | None
+    test_accuracy: float | None
     run: Path
 
 
 def tune(
-    spec: RunSpec,
-    out: Path | str,
-    *,
-    losses: Sequence[str] = LOSSES,
-    trials: int = 20,
-    jobs: int | None = None,
-    validation: Path | str | None = None,
-    validation_share: float = 0.2,
-    keep: Collection[str] = (),
-    data_dir: Path | str | None = None,
-    download: bool = False,
-    workers: int = 0,
-    watch: Callable[[int], None] | None = None,
-    progress: Progress | None = None,
-) -> Tuned:
-    """Search for a loss, its hyperparameters and fix, a learning rate and weight decay; all else is as in `spec`.
+    spec: RunSpec, out: Path | str, *, losses: Sequence[str] = LOSSES, trials: int = 20, jobs: int | None = None,
+    validation: Path | str | None = None, validation_share: float = 0.2, keep: Collection[str] = (),
+    data_dir: Path | str | None = None, download: bool = False, workers: int = 0,
+    watch: Callable[[int], None] | None = None, callbacks: Sequence[Callback] = (),
+) -> Tuned:  # fmt: skip
+    """Search for a loss, its hyperparameters and fix, a learning rate and a weight decay.
 
-    Trials are judged by their accuracy on the validation samples after the last epoch: those in the path `validation`,
-    of the same kind as the data, or a share of the training samples. `choose` says how, and why noisy labels will do.
-    The test set is looked at once, when the choice is trained on all training samples at the end.
+    Trials are measured by their accuracy on the validation samples after the last epoch; `choose` says how one is
+    chosen, and why noisy validation labels will do. The test set is used once, when the choice is trained on all
+    training samples at the end. The same call goes on where an interrupted one was; with one job the outcome does not
+    depend on interruptions.
 
-    What is in the folder `out` is not done again: the same call goes on to the number of trials asked for, `jobs` at a
-    time (as many as cores), one thread each. With one job the outcome does not depend on interruptions. `keep` names
-    rates not to search; `watch` is told how many trials are done, and `progress` about the run at the end.
+    Args:
+        spec: All settings that are not searched.
+        out: The folder of the search.
+        losses: The losses to try, each with its defaults first.
+        trials: The number of trials in all, including those in the folder.
+        jobs: Trials at the same time, one thread each; by default as many as there are cores.
+        validation: A path of the same kind as the data with the validation samples.
+        validation_share: Without it, the share of the training samples to hold out.
+        keep: Rates not to search, "learning_rate" or "weight_decay".
+        data_dir: Where published data sets are.
+        download: Fetch a published data set that is not there.
+        workers: Number of processes per trial that decode image files.
+        watch: Receives the number of trials done.
+        callbacks: What watches the run at the end.
 
-        spec = RunSpec(data="digits-100", noise="symmetric:0.4", network="mlp", epochs=8)
-        tuned = tune(spec, "tuned", losses=("ce", "mae"), trials=10)
-        print(tuned.spec.loss_name, tuned.validation_accuracy, tuned.test_accuracy)
+    Example:
+        >>> import tempfile
+        >>> from curriculoss.runs import RunSpec
+        >>> from curriculoss.tuning import tune
+        >>> spec = RunSpec(data="digits", noise="symmetric:0.4", network="linear", epochs=2)
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     tuned = tune(spec, folder, losses=("ce",), trials=1, jobs=1)
+        >>> tuned.spec.loss_name, tuned.test_accuracy > 50
+        ('ce', True)
     """
-    if int(os.environ.get("WORLD_SIZE", 1)) > 1:
-        raise ValueError("a search starts its own processes: start it without torchrun")
-    if trials < 1 or (jobs is not None and jobs < 1):
-        raise ValueError(f"expected trials and jobs >= 1, got {trials if trials < 1 else jobs}")
-    if not 0 < validation_share < 1:
-        raise ValueError(f"expected 0 < validation_share < 1, got {validation_share:g}")
-    if unknown := set(keep) - set(AROUND):
-        raise ValueError(f"keep expects some of {', '.join(AROUND)}, got {min(unknown)!r}")
     names = tuple(dict.fromkeys(name.lower() for name in losses)) or LOSSES
-    for name in names:
-        RunSpec(loss=name)  # or an error that lists them
+    _check(trials, jobs, keep, names)
     base, folder = replace(spec, loss="ce", params={}, fix=None, tau=None), Path(out)
-    source = Source(base, validation, data_dir, validation_share)
-    _expect_ours(folder)
-    dataset = source.read(download)
+    samples = TrialData(base, validation, data_dir, validation_share)
+    _files.holds(folder, STUDY, "search", ignoring=[".lock"])
+    dataset = samples.read(download)
     assert dataset.test is not None  # the validation samples
-    space = Space(base, names, dataset.num_classes, frozenset(keep))
     asked = {
         **base.as_dict(), "losses": list(names), "keep": sorted(keep),
         "validation": f"{validation_share:g}" if validation is None else str(validation),
-        "fingerprint": make_task(_alone(base), dataset=dataset).facts()["fingerprint"],
+        "fingerprint": _task(base, dataset).facts().fingerprint,
     }  # fmt: skip
     folder.mkdir(parents=True, exist_ok=True)
-    with store.locked(folder):
+    with _files.locked(folder):
         study = _begin(folder, asked, base.epochs)
-        done = _done(study)
-        todo = deque(place for place in range(trials) if place not in done)
+        todo = deque(sorted(set(range(trials)) - _done(study).keys()))
+        space = Space(base, names, dataset.num_classes, frozenset(keep))
         jobs = min(jobs or os.cpu_count() or 1, max(1, len(todo)))
-        waiting: dict[Future[Outcome], Trial] = {}
-        with many.processes(jobs) as pool:
-            while todo or waiting:
+        running: set[Future[None]] = set()
+        with executors.processes(jobs) as pool:
+            while todo or running:
+                while todo and len(running) < jobs:
+                    trial, candidate = _ask(study, space, todo.popleft())
+                    running.add(pool.submit(_attempt, samples, candidate, trial._trial_id, folder, workers))
+                ended, running = wait(running, return_when=FIRST_COMPLETED)
+                for future in ended:
+                    future.result()
                 if watch is not None:
-                    watch(trials - len(todo) - len(waiting))
-                while todo and len(waiting) < jobs:
-                    trial, settings = _ask(study, space, todo.popleft())
-                    waiting[pool.submit(_attempt, source, settings, trial._trial_id, folder, workers)] = trial
-                for future in wait(waiting, return_when=FIRST_COMPLETED).done:
-                    _tell(study, waiting.pop(future), future.result(), folder)
-        if watch is not None:
-            watch(trials)
-        rows = _judged(study, folder, dataset.test.target.numpy())
-        best = next(row for row in rows if row["chosen"])
-        chosen = replace(base, **_done(study)[best["trial"]].user_attrs["settings"])
-        store.write_table(folder / "trials.csv", rows)
-        store.write_text(folder / "best.toml", chosen.to_toml())
+                    watch(trials - len(todo) - len(running))
+        results = _judged(study, dataset.test.target.numpy())
+        best = next(each for each in results if each.chosen)
+        chosen = best.spec(base)
+        _files.write_table(folder / "trials.csv", [each.as_dict() for each in results])
+        _files.write_text(folder / "best.toml", chosen.to_toml())
     run = folder / many.folder_name(chosen)
-    result = train(chosen, run, data_dir=data_dir, download=download, workers=workers, progress=progress)
-    return Tuned(chosen, best["trial"], rows, best["validation_accuracy"], result["test_accuracy"], run)
+    result = train(chosen, run, data_dir=data_dir, download=download, workers=workers, callbacks=callbacks)
+    return Tuned(chosen, best.trial, results, best.validation_accuracy, result.test_accuracy, run)
 
 
-def _alone(spec: RunSpec) -> RunSpec:
-    """As for a Dataset that brings its noise and is whole."""
-    return replace(spec, noise="clean", subset=None)
+def _check(trials: int, jobs: int | None, keep: Collection[str], losses: Collection[str]) -> None:
+    if int(os.environ.get("WORLD_SIZE", 1)) > 1:
+        raise InvalidValueError("a search starts its own processes: start it without torchrun")
+    if trials < 1 or (jobs is not None and jobs < 1):
+        raise InvalidValueError(f"expected trials and jobs >= 1, got {trials if trials < 1 else jobs}")
+    if unknown := set(keep) - set(FACTORS):
+        raise InvalidValueError(f"keep expects some of {', '.join(FACTORS)}, got {min(unknown)!r}")
+    for name in losses:
+        RunSpec(loss=name)  # an error lists the losses
 
 
-def _expect_ours(folder: Path) -> None:
-    if folder.exists() and not folder.is_dir():
-        raise RunError(f"{folder} is a file; give a folder for the search")
-    if folder.exists() and not (folder / STUDY).exists() and any(x.name != ".lock" for x in folder.iterdir()):
-        raise RunError(f"{folder} is not empty and holds no search; give another folder")
+def _task(spec: RunSpec, dataset: Dataset) -> Task:
+    """A task on trial data, which are noisy and cut to the subset already."""
+    return make_task(replace(spec, noise="clean", subset=None), dataset=dataset)
 
 
 def _open(folder: Path, epochs: int) -> optuna.Study:
-    """A journal bears several processes; its lock is a file that every system has."""
+    """The study in a journal, which several processes may write; robust losses start slowly, so no trial is pruned in
+    the first third of its epochs."""
     file = str(folder / STUDY)
     storage = JournalStorage(JournalFileBackend(file, lock_obj=JournalFileOpenLock(file)))
-    pruner = optuna.pruners.MedianPruner(n_startup_trials=5, n_warmup_steps=epochs // PATIENT)
-    if storage.get_all_studies():
-        return optuna.load_study(study_name="tune", storage=storage, pruner=pruner)
-    said = optuna.logging.get_verbosity()
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
-    try:
-        return optuna.create_study(study_name="tune", storage=storage, pruner=pruner, direction="maximize")
-    finally:
-        optuna.logging.set_verbosity(said)
+    if not storage.get_all_studies():
+        storage.create_new_study([optuna.study.StudyDirection.MAXIMIZE], "tune")
+    pruner = optuna.pruners.MedianPruner(n_startup_trials=5, n_warmup_steps=epochs // 3)
+    return optuna.load_study(study_name="tune", storage=storage, pruner=pruner)
 
 
 def _begin(folder: Path, asked: dict[str, Any], epochs: int) -> optuna.Study:
-    """The study, which must be this one; what a search that was killed has left is put away."""
+    """The study of this search, without what a killed one has left; RunError if the folder holds another search."""
     log = folder / STUDY
     (folder / f"{STUDY}.lock").unlink(missing_ok=True)
-    shutil.rmtree(folder / WORK, ignore_errors=True)
     if log.exists() and not (text := log.read_bytes()).endswith(b"\n"):
-        store.write(log, lambda file: file.write(text[: text.rfind(b"\n") + 1]))
+        _files.write(log, lambda file: file.write(text[: text.rfind(b"\n") + 1]))
     try:
         study = _open(folder, epochs)
         before = study.user_attrs.get("asked")
-    except Exception as error:  # Optuna has none of its own for a journal that is none
-        raise RunError(f"cannot read {log} ({str(error)[:80] or type(error).__name__}); give another folder") from None
+    except Exception as error:  # Optuna raises errors of many kinds for a file that is no journal
+        raise RunError(f"cannot read {log} ({first_line(error)[:80]}); give another folder") from None
     if before is None:
         study.set_user_attr("asked", asked)
     elif other := [key for key in asked if before.get(key, asked[key]) != asked[key]]:
@@ -185,122 +195,90 @@ def _begin(folder: Path, asked: dict[str, Any], epochs: int) -> optuna.Study:
 
 
 def _done(study: optuna.Study) -> dict[int, FrozenTrial]:
-    """By their places: finished, given up or diverged, but not broken off."""
+    """Trials by their place: finished, pruned or diverged, but not interrupted."""
     found = {
         trial.user_attrs["place"]: trial
         for trial in study.get_trials(deepcopy=False)
-        if trial.state in (TrialState.COMPLETE, TrialState.PRUNED) or "reason" in trial.user_attrs
+        if trial.state == TrialState.PRUNED or {"predictions", "reason"} & trial.user_attrs.keys()
     }
     return dict(sorted(found.items()))
 
 
-def _ask(study: optuna.Study, space: Space, place: int) -> tuple[Trial, dict[str, Any]]:
-    """Every loss as usual first. Seeded by its place, so that one that was broken off comes again."""
+def _ask(study: optuna.Study, space: Space, place: int) -> tuple[Trial, Candidate]:
+    """A new trial: the defaults of each loss first. Seeded by its place, so that an interrupted one comes again."""
     study.sampler = optuna.samplers.TPESampler(seed=(space.base.seed * 1_000_003 + place) % 2**32)
     if place < len(space.losses):
-        study.enqueue_trial(space.usual(space.losses[place]))
+        study.enqueue_trial(space.default(space.losses[place]))
     trial = study.ask()
-    settings = space.suggest(trial)
+    candidate = space.suggest(trial)
     trial.set_user_attr("place", place)
-    trial.set_user_attr("settings", settings)
-    return trial, settings
+    trial.set_user_attr("settings", candidate.as_dict())
+    return trial, candidate
 
 
-class Outcome(NamedTuple):
-    """Of a trial: what it predicts, or why it does not; neither where it was given up."""
+class _Pruning(Callback):
+    """Reports the validation accuracy of each epoch to Optuna, and stops a trial that it prunes."""
 
-    accuracy: float | None = None
-    predictions: NDArray[Any] | None = None
-    reason: str | None = None
+    def __init__(self, trial: Trial) -> None:
+        self.trial, self.pruned = trial, False
 
+    def on_epoch_end(self, result: EpochResult) -> None:
+        if result.test_accuracy is not None:
+            self.trial.report(result.test_accuracy, result.epoch)
+            self.pruned = self.trial.should_prune()
 
-def _tell(study: optuna.Study, trial: Trial, outcome: Outcome, folder: Path) -> None:
-    if (predictions := outcome.predictions) is not None:
-        (folder / PREDICTIONS).mkdir(exist_ok=True)
-        store.write(_predictions(folder, trial.number), lambda file: np.save(file, predictions))
-        study.tell(trial, outcome.accuracy)
-    elif outcome.reason is not None:
-        trial.set_user_attr("reason", outcome.reason)
-        study.tell(trial, state=TrialState.FAIL)
-    else:
-        study.tell(trial, state=TrialState.PRUNED)
+    def should_stop(self, history: Sequence[EpochResult]) -> bool:
+        return self.pruned
 
 
-def _predictions(folder: Path, number: int) -> Path:
-    return folder / PREDICTIONS / f"{number:04}.npy"
-
-
-class _Reporter(Silent):
-    """Tells Optuna about every epoch, and ends a run that it gives up."""
-
-    def __init__(self, trial: Trial, epochs: int) -> None:
-        self.trial, self.epochs = trial, epochs
-
-    def row(self, row: dict[str, Any]) -> None:
-        if row["test_accuracy"] is not None:  # on the validation samples
-            self.trial.report(row["test_accuracy"], row["epoch"])
-            if row["epoch"] < self.epochs and self.trial.should_prune():
-                raise optuna.TrialPruned
-
-
-def _attempt(source: Source, settings: dict[str, Any], trial_id: int, folder: Path, workers: int) -> Outcome:
-    """One trial, in a process for itself."""
-    spec = replace(_alone(source.spec), **settings)
-    dataset = _read(source.spec.to_json(), source.validation, source.data_dir, source.share)
-    trial = Trial(_open(folder, spec.epochs), trial_id)
-    run = folder / WORK / str(trial.number)
+def _attempt(samples: TrialData, candidate: Candidate, trial_id: int, folder: Path, workers: int) -> None:
+    """Train one trial in memory, in a process of its own, and record how it ended."""
+    spec, study = candidate.spec(samples.spec), _open(folder, samples.spec.epochs)
+    trial = Trial(study, trial_id)
+    training, pruning = Training.prepare(spec, _task(spec, _read(samples)), make_fabric(spec)), _Pruning(trial)
     try:
-        result = train(spec, run, dataset=dataset, workers=workers, progress=_Reporter(trial, spec.epochs))
-        return Outcome(result["test_accuracy"], _predict(spec, dataset, run))
-    except optuna.TrialPruned:
-        return Outcome()
-    except RunError as error:
-        if Run(run).failed is None:
-            raise
-        return Outcome(reason=str(error))
-    finally:
-        shutil.rmtree(run, ignore_errors=True)
+        history = training.fit([pruning], workers=workers)
+    except DivergedError as error:
+        trial.set_user_attr("reason", str(error))
+        study.tell(trial, state=TrialState.FAIL)
+        return
+    if len(history) < spec.epochs and pruning.pruned:
+        study.tell(trial, state=TrialState.PRUNED)
+        return
+    trial.set_user_attr("predictions", predicted(training).tolist())
+    study.tell(trial, history[-1].test_accuracy)
 
 
-@lru_cache(1)
-def _read(spec: str, *rest: Any) -> Dataset:
-    """Once in a process."""
-    return Source(RunSpec.from_dict(json.loads(spec)), *rest).read()
+_read = lru_cache(1)(TrialData.read)  # once per process
 
 
-@torch.no_grad()
-def _predict(spec: RunSpec, dataset: Dataset, run: Path) -> NDArray[Any]:
-    task = make_task(spec, dataset=dataset)
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    network = make_network(spec, task)
-    network.load_state_dict(load_file(run / "model.safetensors"))
-    network.to(device).eval()
-    found = torch.empty(len(task.test), dtype=torch.int32)
-    for inputs, _, index in task.test_batches(spec, device).epoch(0):
-        found[index.cpu()] = network(inputs).argmax(1).int().cpu()
+def predicted(training: Training) -> NDArray[Any]:
+    """The class that a trained network predicts for each test sample."""
+    device = training.fabric.device
+    found = torch.empty(len(training.task.test), dtype=torch.int32)
+    batches = training.task.batches(training.spec, device, test=True)
+    for logits, (_, _, index, _) in predictions(training.network, batches, device):
+        assert index is not None
+        found[index.cpu()] = logits.argmax(1).int().cpu()
     return found.numpy()
 
 
-def _judged(study: optuna.Study, folder: Path, labels: NDArray[Any]) -> tuple[dict[str, Any], ...]:
-    """A row for each trial that is done, one of them chosen."""
+def _judged(study: optuna.Study, labels: NDArray[Any]) -> tuple[TrialResult, ...]:
+    """The result of each trial that is done; one of them is chosen."""
     done = _done(study)
     whole = [place for place, trial in done.items() if trial.state == TrialState.COMPLETE]
     if not whole:
-        reason = next(iter(done.values())).user_attrs["reason"]  # only finished trials make Optuna give one up
+        reason = next(iter(done.values())).user_attrs["reason"]  # without finished trials, Optuna prunes none
         raise RunError(f"no trial came to its end; the first: {reason}")
-    try:
-        choice = choose(np.stack([np.load(_predictions(folder, done[place].number)) for place in whole]), labels)
-    except (OSError, ValueError) as error:
-        raise RunError(f"cannot read {folder / PREDICTIONS} ({error}); give another folder") from None
-    words = {TrialState.COMPLETE: "finished", TrialState.PRUNED: "given up", TrialState.FAIL: "diverged"}
-    rows = []
+    choice = choose(np.array([done[place].user_attrs["predictions"] for place in whole]), labels)
+    results = []
     for place, trial in done.items():
-        settings, at = trial.user_attrs["settings"], whole.index(place) if place in whole else None
-        rows.append({
-            "trial": place, "name": RunSpec(**settings).loss_name, "state": words[trial.state],
-            "epochs": trial.last_step, "validation_accuracy": trial.value,
-            "near_the_best": at is not None and bool(choice.near[at]),
-            "agreement": None if at is None else float(choice.agreement[at]), "chosen": at == choice.chosen,
-            **dict.fromkeys(SEARCHED), **settings,
-        })  # fmt: skip
-    return tuple(rows)
+        candidate = Candidate.from_dict(trial.user_attrs["settings"])
+        at = whole.index(place) if place in whole else None
+        results.append(TrialResult(
+            **vars(candidate), trial=place, name=candidate.spec(RunSpec()).loss_name, state=STATES[trial.state],
+            epochs=trial.last_step, validation_accuracy=trial.value, chosen=at == choice.chosen,
+            near_the_best=at is not None and bool(choice.near[at]),
+            agreement=None if at is None else float(choice.agreement[at]),
+        ))  # fmt: skip
+    return tuple(results)

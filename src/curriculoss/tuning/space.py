@@ -1,95 +1,91 @@
-"""What a search tries: the ranges as one table, and settings of a run drawn from them."""
+"""The search space: a range for each hyperparameter, and candidates drawn from them."""
 
 from __future__ import annotations
 
 import inspect
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
-from curriculoss.curricula import Curriculum, registry
-from curriculoss.initial import TAU, expected_initial_margin
-from curriculoss.training import RunSpec
+from curriculoss._facts import Facts
+from curriculoss.fixing import TAU
+from curriculoss.initial import expected_initial_margin
+from curriculoss.losses import registry
+from curriculoss.losses.ranges import RANGES, Range
+from curriculoss.runs import RunSpec
 
 if TYPE_CHECKING:
     from optuna.trial import Trial
 
 
-class Range(NamedTuple):
-    low: float
-    high: float
-    log: bool = False
-    whole: bool = False
-
-
 LOSSES = ("auto", "ce", "gce", "sce", "mae", "agce")  # unless others are asked for
-# Hyperparameters, within their constraints and around what papers use; others stay as they come.
-RANGES: Mapping[str, Mapping[str, Range]] = {
-    "fl": {"q": Range(0.5, 5)},
-    "aul": {"a": Range(1.05, 8, log=True), "q": Range(0.5, 6)},
-    "agce": {"a": Range(0.05, 8, log=True), "q": Range(0.05, 4, log=True)},
-    "ael": {"q": Range(0.5, 10, log=True)},
-    "gce": {"q": Range(0.05, 1)},
-    "sce": {"q": Range(0.05, 0.95)},
-    "tce": {"q": Range(1, 10, whole=True)},
-    "mse": {"alpha": Range(0.1, 0.9)},
-    "gls": {"alpha": Range(0.05, 0.6)},
-    "cr": {"beta": Range(0.05, 1)},
-    "peer": {"alpha": Range(0.05, 1)},
-    "nce+mae": {"q": Range(0.05, 0.95)},
-    "nce+aul": {"alpha": Range(0.5, 10, log=True), "beta": Range(0.5, 10, log=True)},
-}
 FIXES = ("scale", "shift")
-LEAST_TAU = 1.0  # up to |E[Δ]|, where both fixes leave a curriculum as it is
-AROUND = {"learning_rate": Range(0.1, 3, log=True), "weight_decay": Range(0.1, 10, log=True)}  # times the setting
+LEAST_TAU = 1.0  # the largest is |E[Δ]|, at which both fixes leave a curriculum as it is
+FACTORS = {"learning_rate": Range(0.1, 3, log=True), "weight_decay": Range(0.1, 10, log=True)}  # of the setting
 
 
-SEARCHED = ("loss", "params", "fix", "tau", *AROUND)
+@dataclass(frozen=True, kw_only=True)
+class Candidate(Facts):
+    """The settings of a run that a search varies."""
+
+    loss: str
+    params: Mapping[str, float]
+    fix: str | None = None
+    tau: float | None = None
+    learning_rate: float
+    weight_decay: float
+
+    def spec(self, base: RunSpec) -> RunSpec:
+        """`base` with these settings."""
+        return replace(base, **{name: getattr(self, name) for name in Candidate.__dataclass_fields__})
 
 
 @dataclass(frozen=True)
 class Space:
-    """Settings around those of `base`; `keep` are rates that stay as they are."""
+    """Candidates around the settings of `base`; rates in `keep` stay as they are."""
 
     base: RunSpec
     losses: tuple[str, ...]
     num_classes: int
     keep: frozenset[str] = frozenset()
 
-    def suggest(self, trial: Trial) -> dict[str, Any]:
-        """A loss, its hyperparameters, rates, and a fix where samples start left of the loss's peak."""
+    def suggest(self, trial: Trial) -> Candidate:
+        """Draw a loss, its hyperparameters, rates, and a fix if samples start left of the loss's peak."""
         name = trial.suggest_categorical("loss", self.losses)
-        params = {key: _draw(trial, f"{name}.{key}", each) for key, each in RANGES.get(name, {}).items()}
-        found: dict[str, Any] = {"loss": name, "params": params}
-        loss = registry.get(name, **params) if name in registry.available() else None  # auto sets itself
-        fixable = isinstance(loss, Curriculum) and loss.peak.margin > expected_initial_margin(self.num_classes)
+        found: dict[str, Any] = {
+            "loss": name,
+            "params": {key: _draw(trial, f"{name}.{key}", each) for key, each in RANGES.get(name, {}).items()},
+        }
+        curriculum = RunSpec(loss=name, params=found["params"]).curriculum
+        fixable = curriculum is not None and curriculum.peak.margin > expected_initial_margin(self.num_classes)
         if fixable and self.most_tau > LEAST_TAU:
             found["fix"] = trial.suggest_categorical("fix", FIXES)
             found["tau"] = _draw(trial, "tau", Range(LEAST_TAU, self.most_tau))
-        for key, (low, high, log, _) in AROUND.items():
+        for key, (low, high, log, _) in FACTORS.items():
             found[key] = middle = getattr(self.base, key)
             if middle and key not in self.keep:
                 found[key] = _draw(trial, key, Range(low * middle, high * middle, log))
-        return found
+        return Candidate(**found)
 
-    def usual(self, name: str) -> dict[str, Any]:
-        """What a search begins with, in Optuna's names: the loss as it comes, scaled as usual."""
-        params = {f"{name}.{key}": default(name, key) for key in RANGES.get(name, {})}
-        rates = {key: getattr(self.base, key) for key in AROUND}
+    def default(self, name: str) -> dict[str, Any]:
+        """The first trial of a loss, in Optuna's names: default hyperparameters and rates, scaled with the usual τ."""
+        params = {f"{name}.{key}": default_of(name, key) for key in RANGES.get(name, {})}
+        rates = {key: getattr(self.base, key) for key in FACTORS}
         return {"loss": name, **params, "fix": "scale", "tau": min(TAU, self.most_tau), **rates}
 
     @property
     def most_tau(self) -> float:
-        """|E[Δ]|, cut to digits that rounding leaves."""
+        """|E[Δ]|, rounded down to two digits."""
         return math.floor(-100 * expected_initial_margin(self.num_classes)) / 100
 
 
-def default(name: str, key: str) -> Any:
+def default_of(name: str, key: str) -> Any:
+    """The default of a loss's hyperparameter."""
     return inspect.signature(registry.factory(name)).parameters[key].default
 
 
 def _draw(trial: Trial, name: str, span: Range) -> float:
     if span.whole:
         return float(trial.suggest_int(name, int(span.low), int(span.high)))
-    return float(f"{trial.suggest_float(name, span.low, span.high, log=span.log):.3g}")  # for people to read
+    return float(f"{trial.suggest_float(name, span.low, span.high, log=span.log):.3g}")  # three digits are readable

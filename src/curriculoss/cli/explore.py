@@ -1,0 +1,41 @@
+"""`curriculoss explore`: losses and runs as a page that can be moved."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from curriculoss.cli.console import app
+from curriculoss.cli.progress import progress_bar
+from curriculoss.cli.report import find_runs
+from curriculoss.errors import InvalidValueError
+
+PAGE = Path("explorer.html")
+
+
+@app.command()
+def explore(
+    out: Annotated[Path, typer.Option(help="File to write.")] = PAGE,
+    run: Annotated[
+        list[Path] | None, typer.Option(help="A run, or a folder that contains runs, to scrub through; repeatable.")
+    ] = None,
+) -> None:
+    """Write one self-contained HTML page on which losses can be moved, compared and drawn.
+
+    \b
+    curriculoss explore
+    curriculoss explore --run run-ce --run run-mae --out both.html
+
+    Pick losses, move their hyperparameters, the number of classes and the fix, and see the weight of samples before
+    training; draw a weight function of your own and copy it as Python. Open the file in a browser: it needs no network.
+    """
+    from curriculoss.explorer import build
+
+    out = out.expanduser()
+    if out.is_dir() or not out.parent.is_dir():
+        raise InvalidValueError(f"--out expects a file in a folder that exists, got {str(out)!r}")
+    found = find_runs(run or [])
+    with progress_bar("making the page", quiet=False):
+        page = build(out, found)
+    print(f"explorer: {page}")
+    print(f"Open it in a browser: {page.resolve().as_uri()}")

@@ -1,0 +1,167 @@
+"""What RobustLoss and AutoLoss have in common: a loss as a module, with the conventions of `nn.CrossEntropyLoss`."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from curriculoss._autograd import compute_dtype, transformed
+from curriculoss._linear_loss import BatchLoss, MarginBlocks, RowBlocks, linear_loss
+from curriculoss._sharding import Shards, meet
+from curriculoss.errors import InvalidTypeError
+from curriculoss.linear import Layer, checked_layer, losses_of_layer, margin_of_layer
+from curriculoss.losses.base import Curriculum
+from curriculoss.losses.batch import Batch
+from curriculoss.losses.reduction import OPTIONS, PerSampleLoss, Reduction, checked_option, in_dtype_of
+from curriculoss.margin import MarginLoss
+
+
+class Criterion(nn.Module):
+    """A loss with its reduction and class weights, called as `criterion(logits, target)`."""
+
+    class_weight: Tensor | None
+    curriculum: Curriculum | None  # the fixed curriculum, or None if the weight is not a fixed function of the margin
+    version: int  # of the loss's rule
+    scale: float = 1.0  # 1 over the weight that normalisation divides by
+    num_classes: int | None = None  # if the loss is made for one number of classes
+
+    def __init__(self, reduction: str, ignore_index: int, class_weight: Tensor | None) -> None:
+        super().__init__()
+        self.reduction, self.ignore_index = reduction, ignore_index
+        self.register_buffer("class_weight", checked_option(type(self).__name__, "class_weight", class_weight))
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Check options also where they are changed between epochs."""
+        super().__setattr__(name, checked_option(type(self).__name__, name, value) if name in OPTIONS else value)
+
+    @abstractmethod
+    def _per_sample(self) -> PerSampleLoss:
+        """The loss of samples, before it is normalised and reduced."""
+
+    @abstractmethod
+    def _linear_loss(self) -> MarginLoss | None:
+        """The loss as a function of the margin, fixed for one call of `linear`; None if it has a second term.
+
+        Raises:
+            InvalidTypeError: If the loss cannot be computed from one block of samples after the other.
+        """
+
+    def _see_linear(
+        self, layer: Layer, target: Tensor, sample_weight: Tensor | None, margin: Tensor, *, ranks: bool
+    ) -> None:
+        """See the margins of a batch after `linear` has computed its loss; `ranks` if the layer has all classes."""
+
+    @abstractmethod
+    def weight(self, margin: Tensor, logits: Tensor | None, target: Tensor) -> Tensor:
+        """The weight of each sample at the scale of the criterion, class weights apart.
+
+        Args:
+            margin: The margins of the targets.
+            logits: Where the margins come from; needed only if the loss has a second term.
+            target: Class indices, none of them ignored.
+
+        Returns:
+            One number per sample: ‖∇_s L‖₁/2, or for some losses with a second term a bound on it.
+        """
+
+    def _how(self) -> Reduction:
+        name, weight = type(self).__name__, self._buffers["class_weight"]  # faster than self.class_weight
+        return Reduction(name, self.reduction, self.ignore_index, weight, self.scale, self.num_classes)
+
+    def forward(self, logits: Tensor, target: Tensor, sample_weight: Tensor | None = None) -> Tensor:
+        """The loss of a batch; arguments are those of calling a `Loss`."""
+        return self._how().loss_and_margin(self._per_sample(), logits, target, sample_weight)[0]
+
+    def loss_and_margin(
+        self, logits: Tensor, target: Tensor, sample_weight: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """The loss of a batch and the detached margin of each sample, which it has computed anyway.
+
+        Returns:
+            What calling the criterion returns, and `soft_margin(logits, target)` in float32 (float64 for float64
+            logits). Where targets are probabilities, the margins are those of the predicted classes.
+        """
+        value, margin = self._how().loss_and_margin(self._per_sample(), logits, target, sample_weight, exact=True)
+        sites = logits.shape[:1] + logits.shape[2:] if logits.dim() > 1 else ()
+        return value, margin.detach().reshape(sites).to(compute_dtype(logits.dtype))
+
+    def linear(
+        self, hidden: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor, sample_weight: Tensor | None = None,
+        *, group: Any = None, memory: int | None = None,
+    ) -> Tensor:  # fmt: skip
+        """The loss of `F.linear(hidden, weight, bias)` without ever storing those logits.
+
+        A mean or a sum forms its gradients in the forward pass, from one block of logits after the other, and takes
+        three matrix products. Losses of single samples make the blocks again in backward. `AutoLoss` weighs with what
+        it knew before the batch, since the first block is done before the last one is seen, and follows afterwards.
+
+        Args:
+            hidden: (..., H), the inputs of the last layer.
+            weight: (K, H).
+            bias: (K,) or None.
+            target: (...), int64 class indices.
+            sample_weight: One weight per target, or one per entry of the first dimension.
+            group: A process group over which the classes are spread, see `linear_soft_margin`; for losses that are
+                functions of the margin. Class weights are those of all classes. `AutoLoss` estimates no noise rate.
+            memory: Bytes that a block of logits may take, but at least one row; by default about 34 MB, or 128 rows.
+
+        Raises:
+            InvalidTypeError: If a sample's loss depends on other samples or, with a group, on more than the margin.
+            GroupError: If a process of the group has died or has not answered within the group's time-out.
+        """
+        how, margin_loss = self._how(), self._linear_loss()
+        layer = checked_layer(hidden, weight, bias, target, memory=memory)
+        shards = None
+        if group is not None:
+            if margin_loss is None:
+                raise InvalidTypeError(f"linear expects a standard-form loss with group=, got {self._per_sample()!r}")
+            shards = meet(group, layer.hidden, layer.weight, target)
+        how.check_classes(len(weight) if shards is None else shards.total)
+        if sample_weight is not None:
+            sample_weight = how.along(sample_weight, target.shape)
+        call = _LinearCall(how, self._per_sample(), margin_loss, target, sample_weight, shards)
+        value, margin = call.fused(layer) if call.can_fuse() else call.plain(layer)
+        if margin is not None:
+            self._see_linear(layer, target, sample_weight, margin.detach(), ranks=shards is None)
+        return in_dtype_of(hidden, value)
+
+
+class _LinearCall(NamedTuple):
+    """One call of `linear`."""
+
+    how: Reduction
+    loss: PerSampleLoss
+    margin_loss: MarginLoss | None  # None if there is a second term
+    target: Tensor
+    sample_weight: Tensor | None
+    shards: Shards | None
+
+    def can_fuse(self) -> bool:
+        """Whether gradients can be formed in forward: not for losses of single samples, nor those of weights."""
+        weights = (self.sample_weight, self.how.class_weight)
+        learned = torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in weights)
+        return self.how.mode != "none" and self.shards is None and not learned and not transformed()
+
+    def fused(self, layer: Layer) -> tuple[Tensor, Tensor | None]:
+        """The loss with its gradients, and the margins if there is no second term."""
+        flat = self.target.reshape(-1)
+        sample_weight = None if self.sample_weight is None else self.sample_weight.reshape(-1)
+        factor, divisor = self.how.factors(flat, sample_weight, by_class=self.margin_loss is not None)
+        loss = RowBlocks(self._of_rows) if self.margin_loss is None else MarginBlocks(self.margin_loss)
+        batch = BatchLoss(flat, factor, divisor, loss, lambda x: self.plain(x)[0], self.how.ignore_index)
+        value, margin = linear_loss(layer, batch), loss.margin()
+        return value, None if margin is None else margin.reshape(self.target.shape)
+
+    def plain(self, layer: Layer) -> tuple[Tensor, Tensor | None]:
+        """The same from the losses of single samples, which can be differentiated twice."""
+        if self.margin_loss is None:
+            value = losses_of_layer(layer, self.target, self._of_rows) * self.how.scale
+            return self.how.reduced(value, self.target, self.sample_weight), None
+        margin = margin_of_layer(layer, self.target, self.how.ignore_index, self.shards)
+        return self.how.of_margin(self.margin_loss.loss(margin), self.target, self.sample_weight), margin
+
+    def _of_rows(self, logits: Tensor, target: Tensor) -> Tensor:
+        return self.loss.of(Batch(logits, target, self.how.class_weight, self.how.ignore_index))

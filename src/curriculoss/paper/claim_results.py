@@ -1,0 +1,115 @@
+"""What a claim asks of the records, the result of testing it, and the files that report it."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from curriculoss._files import write_json, write_text
+from curriculoss.figures import Array
+from curriculoss.paper.artefacts import ARTEFACTS
+from curriculoss.paper.epochs import RunRecords, rounded
+from curriculoss.paper.experiments import Cell
+from curriculoss.paper.inference import Estimate, Part, combined
+from curriculoss.paper.scales import Scale
+from curriculoss.paper.templates import fill
+
+
+def planned_seeds(scale: Scale, seeds: int | None = None) -> dict[str, int]:
+    """Seeds per cell, by the hash of its first run; without `seeds`, as many as any artefact plans."""
+    planned: Counter[str] = Counter()
+    for artefact in ARTEFACTS.values():
+        runs = [scale.spec(cell).hash for cell in artefact.cells if scale.has(cell)]
+        planned |= Counter(dict.fromkeys(runs, artefact.seeds(scale, seeds)))  # the larger number counts
+    return planned
+
+
+@dataclass(frozen=True)
+class Inquiry:
+    """Reads what one claim needs from the records, and notes which planned runs are missing."""
+
+    records: RunRecords
+    planned: Mapping[str, int]  # seeds by the hash of the first run
+    folder: Path
+    data_dir: Path | str | None
+    missing: set[str] = field(default_factory=set)
+
+    @property
+    def scale(self) -> Scale:
+        return self.records.scale
+
+    def each(self, cell: Cell, measure: str, summary: Callable[[Array], float]) -> Array:
+        """A summary of the curve of each planned seed; NaN where it is missing."""
+        curves = [self.curve(cell, measure, seed) for seed in range(self.seeds(cell))]
+        return np.array([summary(curve) if len(curve) else math.nan for curve in curves])
+
+    def last(self, cell: Cell, measure: str = "test_accuracy", seeds: int | None = None) -> Array:
+        """The last epoch of each planned seed, or of the first few; NaN where it is missing."""
+        curves = [self.curve(cell, measure, seed, epochs=1) for seed in range(seeds or self.seeds(cell))]
+        return np.array([curve[-1] if len(curve) else math.nan for curve in curves])
+
+    def curve(self, cell: Cell, measure: str, seed: int = 0, epochs: int = 0) -> Array:
+        """All epochs of one run, or the last few; empty if the run, or a value in one of them, is missing."""
+        record = self.records.of(cell, seed)
+        values = () if record is None else record.curves[measure][-epochs:]
+        if not values or None in values:
+            self.missing.add(self.scale.spec(cell, seed).hash)
+            return np.array([])
+        return np.array(values, dtype=float)
+
+    def seeds(self, cell: Cell) -> int:
+        return self.planned[self.scale.spec(cell).hash]
+
+
+@dataclass(frozen=True)
+class ClaimResult:
+    """The result of testing a claim: its weakest part, and all parts in words as `evidence`."""
+
+    number: int
+    claim: str
+    counts: str  # what would count
+    statistic: str
+    value: float | None
+    n: int
+    interval: tuple[float, float] | None
+    verdict: str
+    evidence: tuple[str, ...]
+    missing: int  # runs or data sets that it needs and does not have
+
+    @classmethod
+    def of(cls, number: int, claim: str, counts: str, found: Iterable[Part | str], missing: set[str]) -> ClaimResult:
+        """Apply the rule to the parts that were found; texts among them are further evidence."""
+        found = list(found)  # which fills `missing`
+        parts = [one for one in found if isinstance(one, Part)]
+        weakest = min(parts, key=lambda part: part.strength, default=Part("nothing measured", Estimate(None, 0)))
+        value, interval = weakest.estimate.value, weakest.estimate.interval
+        return cls(
+            number,
+            claim,
+            counts,
+            statistic=weakest.statistic,
+            value=None if value is None else rounded(value),
+            n=weakest.estimate.n,
+            interval=None if interval is None else (rounded(interval[0]), rounded(interval[1])),
+            verdict=combined(parts, len(missing)),
+            evidence=tuple(one.line() if isinstance(one, Part) else one for one in found),
+            missing=len(missing),
+        )
+
+
+def text(results: Sequence[ClaimResult]) -> str:
+    """One line per claim."""
+    return "\n".join(f"{each.number:2}. {each.verdict:<13} {each.claim}" for each in results)
+
+
+def write(results: Sequence[ClaimResult], folder: Path) -> list[Path]:
+    """Write claims.json and claims.md, and return their paths."""
+    files = [folder / "claims.json", folder / "claims.md"]
+    write_json(files[0], [asdict(each) for each in results])
+    write_text(files[1], fill("claims.md", results=results))
+    return files

@@ -1,0 +1,95 @@
+"""README.md of a folder of results: what was found in half a screen, then all tables, figures and claims."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection
+from pathlib import Path
+
+from curriculoss._files import write_text
+from curriculoss.data import DATA_SETS
+from curriculoss.paper.artefacts import ARTEFACTS, Artefact
+from curriculoss.paper.epochs import RunRecords, damaged
+from curriculoss.paper.inference import VERDICTS
+from curriculoss.paper.scales import DEFAULT, REGIME, Scale
+from curriculoss.paper.summaries import SUMMARIES, sentence
+from curriculoss.paper.templates import fill
+
+README = "README.md"
+REMARKS = "differences.md"  # written by hand, unlike everything else
+OTHER_PAGES = {
+    "settings": f"how the settings of scale {REGIME.name} were chosen",
+    "auto": "AutoLoss beside losses with hyperparameters",
+    "audit": "finding wrong labels",
+}
+
+
+def write(folder: Path, records: RunRecords, planned: Collection[str]) -> Path:
+    """Write the page from the files in `folder`; `planned` are the hashes of all runs of the scale."""
+    found = _verdicts(folder / "claims.json")
+    shown = {each: _shown(each, folder, records) for name, each in ARTEFACTS.items() if name not in SUMMARIES}
+    page = fill(
+        "readme.md",
+        scale=records.scale.name,
+        done=sum(name in records for name in planned),
+        planned=len(planned),
+        summaries=[ARTEFACTS[name] for name in SUMMARIES if (folder / f"{ARTEFACTS[name].stem}.png").exists()],
+        sentences={name: sentence(name, records) for name in SUMMARIES},
+        verdicts={verdict: [claim for each, claim in found if each == verdict] for verdict in VERDICTS},
+        count=len(found),
+        pages={name: title for name, title in OTHER_PAGES.items() if (folder / name / README).exists()},
+        sections={
+            (title, endings): {each: text for each, text in shown.items() if text and each.kind == kind}
+            for kind, title, endings in (
+                ("table", "Tables", ("csv", "txt", "tex")),
+                ("figure", "Figures", ("pdf", "svg")),
+            )
+        },
+        claims=_without_title(folder / "claims.md"),
+        commands={name: _command(each, records.scale) for name, each in ARTEFACTS.items()},
+        remarks=_without_title(folder / REMARKS),
+    )
+    write_text(folder / README, page)
+    return folder / README
+
+
+def _verdicts(file: Path) -> list[tuple[str, str]]:
+    """Verdict and name of each claim, none if they have not been tested."""
+    if not file.exists():
+        return []
+    try:
+        results = json.loads(file.read_text("utf-8", errors="replace"))
+        return [(each["verdict"], f"({each['number']}) {each['claim']}") for each in results]
+    except (ValueError, KeyError, TypeError):
+        raise damaged(file, "it is not whole") from None
+
+
+def _command(artefact: Artefact, scale: Scale) -> str:
+    """The command that makes an artefact, with the options it needs; figures without runs show initial margins."""
+    read = {scale.spec(cell).data for cell in artefact.cells if scale.has(cell)}
+    if artefact.kind == "figure" and not artefact.cells:
+        read = {scale.data(role) for role in scale.settings if "/" not in role}
+    options = "" if scale.name == DEFAULT.name else f" --scale {scale.name}"
+    in_files = any(DATA_SETS[data].patterns for data in read)  # embedded data have none
+    options += " --data-dir DATA" if in_files else ""
+    return f"curriculoss reproduce {artefact.name}{options}"
+
+
+def _shown(artefact: Artefact, folder: Path, records: RunRecords) -> str:
+    """A table, or a link to a figure; empty if it has not been made."""
+    if artefact.kind == "table":
+        return _without_title(folder / f"{artefact.stem}.md")
+    if artefact.kind != "figure" or not (folder / f"{artefact.stem}.png").exists():
+        return ""
+    run = not artefact.cells or any(records.scale.has(cell) and records.of(cell) for cell in artefact.cells)
+    return f"![{artefact.title}]({artefact.stem}.png)" if run else "None of its runs is done yet."
+
+
+def _without_title(file: Path) -> str:
+    """A file's text without its title and with headings one level down; empty if there is no such file."""
+    if not file.exists():
+        return ""
+    lines = file.read_text("utf-8").strip().splitlines()
+    if lines and lines[0].startswith("#"):
+        lines = lines[1:]
+    return "\n".join(f"#{line}" if line.startswith("#") else line for line in lines).strip()

@@ -1,0 +1,189 @@
+"""The report: one self-contained HTML page about runs, finished or not."""
+
+from __future__ import annotations
+
+import json
+import math
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+from markupsafe import Markup
+from matplotlib.figure import Figure
+
+from curriculoss._files import write_text
+from curriculoss._templates import fill
+from curriculoss._text import percent
+from curriculoss.errors import InvalidValueError
+from curriculoss.figures import MARGIN_COLOURS
+from curriculoss.report import charts, groups
+from curriculoss.report.groups import LOSS_FIELDS, Group, Mean
+from curriculoss.report.judgement import RULES, Comparison, counted, listed
+from curriculoss.report.ridges import margin_ridges, span_of
+from curriculoss.report.svg import colour_variable, inline_svg
+from curriculoss.runs.folder import Run
+from curriculoss.runs.spec import RunSpec
+
+ALWAYS_SHOWN = ("data", "noise", "loss", "epochs", "seed")  # in the command of a run, even where they are defaults
+
+HIDDEN = ("command", "started")  # of the environment
+
+
+def build(runs: Sequence[Run], out: Path) -> Path:
+    """Write the page about these runs, finished or not, to the file `out`.
+
+    Returns:
+        The path of the page.
+
+    Raises:
+        InvalidValueError: If there are no runs.
+    """
+    if not runs:
+        raise InvalidValueError("a report expects at least one run, got none")
+    out = Path(out)
+    text = fill("curriculoss.report", "webpage.html", _content(list(runs), out), html=True,
+                cell=_cell, colour=colour_variable, count=counted, value=_value, percent=percent)  # fmt: skip
+    write_text(out, text)
+    return out
+
+
+def headline(runs: Iterable[Run]) -> str:
+    """One line that says which losses memorise and which underfit, in the noisiest setting of the runs."""
+    return Comparison(groups.by_setting(groups.groups(runs))[0]).headline()
+
+
+def _content(runs: list[Run], out: Path) -> dict[str, Any]:
+    rows = groups.table(runs)
+    found = [row.group for row in rows]
+    kept = [run for group in found for run in group.runs]
+    specs = [run.spec for run in kept]
+    changed = groups.differing(specs)
+    return {
+        "settings": _settings(found),
+        "data": listed(list(dict.fromkeys(spec.data for spec in specs))),
+        "when": max((str(_environment(run).get("started", "")) for run in kept), default="")[:10],
+        "failed": sum(len(group.failures) for group in found),
+        "left": sum(len(group.open) for group in found),
+        "dropped": len(runs) - len(kept),
+        "rules": RULES,
+        "runs": kept,
+        "rows": rows,
+        "colours": charts.colour_by_loss(found),
+        "margin_colours": MARGIN_COLOURS,
+        "differing": _differing(specs, changed),
+        "shared": {key: value for key, value in specs[0].as_dict().items() if key not in changed},
+        "epochs_of": groups.rows,
+        "environments": _environments(kept),
+        "commands": {_train_command(run): run.spec.to_json().rstrip() for run in kept},
+        "report_command": shlex.join(["curriculoss", "report", *(str(run.path) for run in runs), "--out", str(out)]),
+    }
+
+
+@dataclass(frozen=True)
+class Setting:
+    """Losses with the same data, noise, network and so on; figures are None where no run has the numbers."""
+
+    noise: str
+    differing: Mapping[str, Any]  # what distinguishes this setting from others, apart from the noise
+    comparison: Comparison
+    right: float | None  # percent of the labels, if the true ones are known
+    charts: Mapping[str, Markup | None]  # by measure
+    ridges: Mapping[Group, Markup | None]
+    by_truth: bool  # whether the ridges show clean and noisy samples apart
+
+
+def _settings(found: Sequence[Group]) -> list[Setting]:
+    by_setting, colours, numbers = groups.by_setting(found), charts.colour_by_loss(found), count(1)
+    changed = set(groups.differing(some[0].spec for some in by_setting)) - {"noise", "seed", *LOSS_FIELDS}
+
+    def drawn(figure: Figure | None) -> Markup | None:
+        return None if figure is None else inline_svg(figure, f"f{next(numbers)}-")
+
+    def setting(some: Sequence[Group]) -> Setting:
+        rates = [group.noise_rate for group in some if group.noise_rate is not None]
+        right = 100 * (1 - rates[0]) if rates else None
+        reference = None if right is None else (right, f"{right:.0f} % of the labels are right")
+        percents: dict[str, Any] = {"limits": (0, 104), "logarithmic": False}
+        how: dict[str, dict[str, Any]] = {
+            "test_accuracy": percents,
+            "train_accuracy": {**percents, "reference": reference},
+            "accuracy_noisy": {"factor": 100, "limits": (0, None), "logarithmic": False},
+            "mean_weight": {"form": "{:.2g}"},
+            "effective_learning_rate": {"form": "{:.2g}", "logarithmic": False},
+            "snr": {"form": "{:.2f}", "reference": (1.0, "equal weights"), "logarithmic": True},
+        }
+        histories = {group: history for group in some if (history := charts.margin_history(group)) is not None}
+        span = span_of(histories.values())
+        return Setting(
+            noise=_noise(some[0].spec),
+            differing={key: value for key, value in some[0].spec.as_dict().items() if key in changed},
+            comparison=Comparison(some),
+            right=right,
+            charts={key: drawn(charts.line_chart(some, key, colours, **each)) for key, each in how.items()},
+            ridges={group: drawn(margin_ridges(each, span=span)) for group, each in histories.items() if each.epochs},
+            by_truth=any("noisy" in history.counts for history in histories.values()),
+        )
+
+    return [setting(some) for some in by_setting]
+
+
+def _noise(spec: RunSpec) -> str:
+    kind, _, rest = spec.noise.partition(":")
+    return "the labels as given" if kind == "clean" else f"{kind} noise" + (f" {rest}" if rest else "")
+
+
+def _cell(found: Mean, digits: int) -> Markup:
+    """Mean and standard deviation with `digits` decimal places, or with two significant digits if that is more."""
+    if found.mean is None:
+        return Markup("–")
+    if 0 < abs(found.mean) < 10 ** (1 - digits):
+        digits = 1 - math.floor(math.log10(abs(found.mean)))
+    spread = "" if found.std is None else f"± {found.std:.{digits}f}"
+    return Markup(f"{found.mean:.{digits}f} <small>{spread}</small>")  # made here of numbers alone
+
+
+def _value(given: Any) -> str:
+    """A value of a spec as people write it."""
+    if isinstance(given, bool):
+        return "yes" if given else "no"
+    if isinstance(given, Mapping):
+        return ", ".join(f"{key}={_value(value)}" for key, value in given.items()) or "default"
+    if isinstance(given, (list, tuple)):
+        return ", ".join(map(str, given)) or "none"
+    return "none" if given is None else f"{given:g}" if isinstance(given, float) else str(given)
+
+
+def _differing(specs: Sequence[RunSpec], changed: Mapping[str, list[Any]]) -> dict[str, list[str]]:
+    """The values of each field; the name of a loss stands for its parts."""
+    parts = ("loss", "params", "fix", "tau")
+    shown = {"loss": list(dict.fromkeys(spec.loss_name for spec in specs))} if {*parts} & {*changed} else {}
+    return shown | {key: list(map(_value, values)) for key, values in changed.items() if key not in parts}
+
+
+def _environment(run: Run) -> dict[str, Any]:
+    return {} if run.environment is None else run.environment.as_dict()
+
+
+def _environments(runs: Iterable[Run]) -> dict[str, list[str]]:
+    """The values of each field, in order of appearance."""
+    shown = ({k: v for k, v in _environment(run).items() if k not in HIDDEN and v is not None} for run in runs)
+    found = groups.distinct_values(shown)
+    return {key: [x if isinstance(x, str) else json.dumps(x) for x in values] for key, values in found.items()}
+
+
+def _train_command(run: Run) -> str:
+    """The command that makes a run again: by options, or by its spec if it has settings whose options are switches."""
+    default = RunSpec(data=run.spec.data, loss=run.spec.loss)
+    given: list[str] = []
+    for key, value in run.spec.as_dict().items():
+        if key == "params":
+            given += [text for name, number in value.items() for text in ("-p", f"{name}={number!r}")]
+        elif key in ALWAYS_SHOWN or value != default.as_dict()[key]:
+            if isinstance(value, (bool, list)):
+                given = ["--spec", str(run.path / "spec.json")]
+                break
+            given += [f"--{key.replace('_', '-')}", str(value)]
+    return shlex.join(["curriculoss", "train", *given, "--out", str(run.path)])

@@ -1,0 +1,139 @@
+"""The run folder as a callback: a checkpoint per epoch, metrics that grow with it, and the results at the end."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save as to_safetensors
+from torch import Tensor
+
+from curriculoss import _files
+from curriculoss.errors import RunError
+from curriculoss.fitting import Callback, EpochResult, Loop
+from curriculoss.monitor import Histogram
+from curriculoss.runs import checkpoint
+from curriculoss.runs.facts import Environment, FixFacts, Result, TaskFacts
+from curriculoss.runs.folder import Run
+from curriculoss.runs.task import Training, network_name
+
+HISTOGRAMS = ("all", "clean", "noisy")
+
+
+class RunWriter(Callback):
+    """Keeps a run in its folder, and resumes it from there. The first of several processes writes; all of them read.
+
+    It has to be the last callback that keeps anything: its checkpoint holds the state of all others.
+    """
+
+    def __init__(self, folder: Path, training: Training) -> None:
+        self.folder, self.training, self.fabric = folder, training, training.fabric
+        self.writes = self.fabric.is_global_zero
+        self.rows: list[dict[str, Any]] = []
+        self.histograms: dict[str, list[Tensor]] = {}
+        self.resumed_from: int | None = None
+
+    def on_fit_begin(self, loop: Loop) -> None:
+        self.loop, spec, facts = loop, self.training.spec, self.training.facts()
+        state = checkpoint.load(self.folder, spec)
+        if state is not None:
+            expect_same(self.folder, facts)
+        self.fabric.barrier()  # nobody writes before all have read
+        if self.training.note:
+            loop.note(self.training.note)
+        if state is not None:
+            with checkpoint.reading(self.folder):
+                loop.load_state_dict(state)
+            self.resumed_from = len(self.rows)
+            if self.writes:  # the run may have been killed between the checkpoint and these
+                self._write_records()
+            loop.note(f"going on after epoch {len(self.rows)}")
+        elif self.writes:
+            self._begin(facts)
+
+    def on_epoch_end(self, result: EpochResult) -> None:
+        spec, record = self.training.spec, self.training.monitoring.epochs[-1]
+        self.rows.append({**record.as_dict(), "train_accuracy": 100 * (record.accuracy or 0.0), **asdict(result)})
+        for key in HISTOGRAMS:
+            self.histograms.setdefault(key, []).append(getattr(record.histogram, key).cpu())
+        if self.writes:
+            # The checkpoint first: everything else can be made from it.
+            checkpoint.save(self.folder, spec, self.loop.state_dict())
+            self._write_records()
+            (self.folder / "failed.json").unlink(missing_ok=True)
+        self.fabric.barrier()
+
+    def on_fit_end(self) -> None:
+        if self.writes:
+            _files.write_arrays(self.folder / "samples.npz", vars(self.training.monitoring.monitor.samples()))
+            state = self.training.network.state_dict()
+            # Copies: weights that share memory, as tied ones of the user's own network do, are refused otherwise.
+            weights = {
+                key: value.detach().cpu().clone(memory_format=torch.contiguous_format) for key, value in state.items()
+            }
+            _files.write(self.folder / "model.safetensors", lambda file: file.write(to_safetensors(weights)))
+            _files.write_json(self.folder / "result.json", self.result().as_dict())
+            (self.folder / checkpoint.NAME).unlink(missing_ok=True)
+        self.fabric.barrier()
+
+    def result(self) -> Result:
+        """The metrics of the last epoch, and what was trained."""
+        spec, task, plan = self.training.spec, self.training.task, self.training.plan
+        known = {
+            "spec": spec.hash, "loss": spec.loss_name, "loss_version": spec.loss_version, "noise": spec.noise,
+            "noise_rate": task.noise_rate, "network": network_name(spec, task), "epochs": len(self.rows),
+            "parameters": sum(each.numel() for each in self.training.network.parameters()), "seed": spec.seed,
+            "note": self.training.note, "fix_plan": None if plan is None else FixFacts.of(plan),
+            "seconds": sum(row["train_seconds"] + row["test_seconds"] for row in self.rows),
+        }  # fmt: skip
+        return Result.from_dict(self.rows[-1] | known)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"rows": self.rows, "histograms": self.histograms}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.rows, self.histograms = list(state["rows"]), dict(state["histograms"])
+
+    def _begin(self, facts: TaskFacts) -> None:
+        task = self.training.task
+        labels = {"index": task.index, "given": task.given} | ({} if task.clean is None else {"clean": task.clean})
+        _files.write_arrays(self.folder / "labels.npz", labels)
+        _files.write_json(self.folder / "task.json", facts.as_dict())
+        _files.write_json(self.folder / "environment.json", Environment.here().as_dict())
+        _files.write_text(self.folder / "spec.json", self.training.spec.to_json())
+
+    def _write_records(self) -> None:
+        lines = (json.dumps(row, allow_nan=False) + "\n" for row in self.rows)
+        _files.write_text(self.folder / "metrics.jsonl", "".join(lines))
+        stacked = {key: torch.stack(each) for key, each in self.histograms.items()}
+        _files.write_arrays(self.folder / "histograms.npz", {"edges": Histogram.edges(), **stacked})
+
+
+def expect_same(folder: Path, facts: TaskFacts) -> None:
+    """RunError if the run in the folder was made from other data, or with another network of the user's own."""
+    there = Run(folder).task
+    if there is not None and there.fingerprint != facts.fingerprint:
+        raise RunError(f"{folder} was made from other data; give another folder")
+    if there is not None and facts.own_network is not None and there.own_network != facts.own_network:
+        raise RunError(f"{folder} was made with another network than {facts.own_network.class_name}; give that one")
+
+
+class TensorBoard(Callback):
+    """Writes the numbers of each epoch to TensorBoard files in the run's folder."""
+
+    def __init__(self, writer: RunWriter) -> None:
+        self.writer = writer
+
+    def on_fit_begin(self, loop: Loop) -> None:
+        from torch.utils.tensorboard import SummaryWriter
+
+        self.board = SummaryWriter(str(self.writer.folder / "tensorboard"), purge_step=len(loop.history) + 1)
+
+    def on_epoch_end(self, result: EpochResult) -> None:
+        for key, value in self.writer.rows[-1].items():
+            if isinstance(value, (int, float)):
+                self.board.add_scalar(key, value, result.epoch)
+        self.board.flush()

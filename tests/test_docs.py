@@ -1,0 +1,112 @@
+"""The documentation: every block of code runs, the site builds without a warning, no link is dead, names are found."""
+
+import os
+import re
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+from urllib.parse import unquote, urldefrag
+
+import pytest
+from sphinx.util.inventory import InventoryFile
+
+import curriculoss
+
+pytestmark = pytest.mark.slow
+
+ROOT = Path(__file__).parent.parent
+DOCS = ROOT / "docs"
+PAGES = sorted(x for x in DOCS.rglob("*.md") if x.relative_to(DOCS).parts[0] not in ("_build", "generated"))
+BLOCK = re.compile(r"^```(python|sh)( notest)?\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+NOT_RUN = 8  # blocks that are about your own photos, need published data or a cluster, or take minutes
+RUN = """
+import subprocess, sys
+names = {"__name__": "__page__"}
+for kind, code in %r:
+    print(code, flush=True)
+    if kind == "sh":
+        subprocess.run(["bash", "-euc", code], check=True)
+    else:
+        exec(compile(code, "page", "exec"), names)
+"""
+
+
+def blocks(page):
+    return BLOCK.findall(page.read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize("page", [x for x in PAGES if blocks(x)], ids=lambda x: str(x.relative_to(DOCS)))
+def test_the_code_of_a_page_runs_from_top_to_bottom(page, tmp_path):
+    command = tmp_path / "bin/curriculoss"
+    command.parent.mkdir()
+    command.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m curriculoss "$@"\n')
+    command.chmod(0o755)
+    code = [(kind, text) for kind, marked, text in blocks(page) if not marked]
+    env = {**os.environ, "PATH": f"{command.parent}{os.pathsep}{os.environ['PATH']}", "MPLBACKEND": "agg"}
+    script = [sys.executable, "-W", "error", "-c", RUN % code]
+    done = subprocess.run(script, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=900)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_few_blocks_are_not_run():
+    marked = [text for page in PAGES for _, marked, text in blocks(page) if marked]
+    assert 0 < len(marked) <= NOT_RUN
+
+
+def test_every_erratum_names_tests_that_are_there():
+    text = (DOCS / "deviations.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| ([\d, ]+) \| (.+) \|$", text, re.MULTILINE)
+    errata = re.findall(r"^(\d+)\. \*\*", text, re.MULTILINE)
+    assert [number for numbers, _ in rows for number in numbers.split(", ")] == errata
+    missing, file = [], ""
+    for each in re.findall(r"`([\w.]*::\w+)`", " ".join(named for _, named in rows)):
+        file, name = each.split("::")[0] or file, each.split("::")[1]
+        if f"def {name}(" not in (ROOT / "tests" / file).read_text(encoding="utf-8"):
+            missing.append(each)
+    assert not missing
+
+
+class Links(HTMLParser):
+    """The addresses that a page asks for, and the places in it that have a name."""
+
+    def __init__(self, path):
+        super().__init__()
+        self.asked, self.places = set(), {""}
+        self.feed(path.read_text(encoding="utf-8"))
+
+    def handle_starttag(self, tag, attrs):
+        given = dict(attrs)
+        self.places |= {given[key] for key in ("id", "name") if given.get(key)}
+        self.asked |= {given[key] for key in ("href", "src", "data") if given.get(key)}
+
+
+def test_every_link_leads_somewhere_and_no_page_needs_the_network(site):
+    pages = {path.resolve(): Links(path) for path in site.rglob("*.html")}
+    assert len(pages) > 40
+    dead = []
+    for path, links in pages.items():
+        for address in links.asked:
+            if address.startswith(("http:", "https:", "data:", "mailto:", "javascript:")):
+                continue
+            target, place = urldefrag(address)
+            there = (path.parent / unquote(target.partition("?")[0])).resolve() if target else path
+            found = there in pages and (unquote(place) in pages[there].places) if place else there.exists()
+            if not found:
+                dead.append((str(path.relative_to(site)), address))
+    assert not dead
+    loaded = re.compile(r"""<(?:script|link|img|iframe)[^>]+(?:src|href)=["'](https?:[^"']+)""")
+    assert not [url for path in pages for url in loaded.findall(path.read_text(encoding="utf-8"))]
+
+
+def test_every_public_name_and_every_command_is_in_the_reference(site):
+    inventory = InventoryFile.loads((site / "objects.inv").read_bytes(), uri="").data
+    known = {name for kind, names in inventory.items() if kind.startswith("py:") for name in names}
+    wanted = {f"curriculoss.{name}" for name in curriculoss.__all__} - {"curriculoss.functional", "curriculoss.RCE"}
+    assert wanted - known == set()
+    assert {"curriculoss.runs.RunSpec", "curriculoss.data.Dataset", "curriculoss.auditing.Audit.save"} <= known
+    listed = subprocess.run([sys.executable, "-m", "curriculoss", "--help"], capture_output=True, text=True).stdout
+    commands = re.findall(r"^  (\w+) ", listed.partition("Commands:")[2], re.MULTILINE)
+    shown = (site / "generated/commands.html").read_text(encoding="utf-8")
+    assert len(commands) > 10
+    assert [name for name in commands if f'id="curriculoss-{name}' not in shown] == []

@@ -1,0 +1,50 @@
+"""The documentation in a real Chromium, from disk and without a network: maths, pictures, tables, search."""
+
+from importlib.util import find_spec
+
+import pytest
+
+from tests.browser import browse, in_browser
+
+pytestmark = in_browser
+
+ROWS = "[...document.querySelectorAll('article table')].at(-1).tBodies[0].rows"
+
+
+def test_the_site_works_offline_in_a_browser(site, tmp_path):
+    async def visit(tab):
+        await tab.open(site / "ideas/shift-and-scale.html")
+        await tab.until("document.querySelectorAll('mjx-container svg').length >= 6")  # maths
+        pictures = "[...document.querySelectorAll('article img')].map((x) => x.complete && x.naturalWidth > 100)"
+        assert await tab.value(pictures) == [True, True]
+        await tab.open(site / "generated/api/curriculoss.html")
+        await tab.until("document.querySelectorAll('mjx-container svg').length >= 15")
+        assert await tab.value("document.querySelectorAll('mjx-merror').length") == 0
+
+        await tab.open(site / "generated/results/auto.html")  # tables can be sorted, by a key too
+        heads = "[...document.querySelectorAll('article table')].at(-1).tHead.rows[0].cells"
+        column = f"[...{ROWS}].map((row) => parseFloat(row.cells[2].textContent))"
+        await tab.value(f"{heads}[2].querySelector('button').focus()")
+        await tab.press("Enter")
+        await tab.until(f"{heads}[2].getAttribute('aria-sort') === 'ascending'")
+        found = [x for x in await tab.value(column) if x is not None]
+        assert found == sorted(found)
+
+        await tab.value(f"location.href = {(site / 'search.html').as_uri() + '?q=RobustLoss'!r}")
+        await tab.until("[...document.querySelectorAll('#search-results a')].some((a) => a.href.includes('api/'))")
+        asked = [url for url in tab.requests() if not url.startswith("file:")]
+        assert (asked, tab.troubles()) == ([], [])
+
+    browse(tmp_path / "browser", visit)
+
+
+@pytest.mark.skipif(find_spec("curriculoss.explorer") is None, reason="the package has no explorer yet")
+def test_the_explorer_is_a_page_of_the_site(site, tmp_path):
+    async def visit(tab):
+        await tab.open(site / "generated/explorer.html")
+        await tab.until("document.querySelector('iframe.explorer') !== null")
+        await tab.open(site / "explore.html")
+        await tab.until("document.querySelector('svg path, canvas') !== null")
+        assert tab.troubles() == []
+
+    browse(tmp_path / "browser", visit)
