@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
@@ -77,10 +78,22 @@ def serial(tmp_path_factory) -> Sweep:
     return sweep
 
 
-def start(cluster: dict[str, str], serial: Sweep, out: Path) -> subprocess.Popen[str]:
+@pytest.fixture
+def start(cluster, serial) -> Iterator[Callable[[Path], subprocess.Popen[str]]]:
+    """Starts the sweep on the cluster, and ends what a failed test has left."""
+    with ExitStack() as started:
+        yield lambda out: started.enter_context(_driver(cluster, serial, out))
+
+
+@contextmanager
+def _driver(cluster: dict[str, str], serial: Sweep, out: Path) -> Iterator[subprocess.Popen[str]]:
     command = [sys.executable, "-m", "curriculoss", "sweep", str(serial.folder / "runs.toml"), "--out", out.name,
                "--executor", f"ray:{cluster['ADDRESS']}", "--json"]  # fmt: skip
-    return subprocess.Popen(command, env=cluster, cwd=out.parent, text=True, stdout=-1, stderr=-1)
+    with subprocess.Popen(command, env=cluster, cwd=out.parent, text=True, stdout=-1, stderr=-1) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
 
 
 def wait_for(holds: Callable[[], object], process: subprocess.Popen[str]) -> None:
@@ -121,27 +134,30 @@ def writers(folder: Path) -> list[int]:
     return found
 
 
-def test_24_runs_with_a_worker_killed_are_the_serial_ones_each_trained_once(cluster, serial, tmp_path):
+def test_24_runs_with_a_worker_killed_are_the_serial_ones_each_trained_once(start, serial, tmp_path):
     sweep = Sweep(tmp_path / "sweep", serial.specs)
-    process, long = start(cluster, serial, sweep.folder), next(iter(sweep.runs()))
-    wait_for(lambda: len(finished(sweep)) >= 10 and (long / "checkpoint.pt").exists(), process)
+    process, long = start(sweep.folder), next(iter(sweep.runs()))
+    wait_for(lambda: (long / "checkpoint.pt").exists() and writers(long), process)
     (worker,) = writers(long)
     assert worker != process.pid
+    os.kill(worker, signal.SIGSTOP)  # or it might finish before the other worker has started
+    assert not Run(long).finished
+    wait_for(lambda: len(finished(sweep)) >= 10, process)
     os.kill(worker, signal.SIGKILL)
     rows = expect_all(process, sweep, serial)
     resumed = [row["resumed_from_epoch"] for row in rows]
     assert int(resumed[0]) >= 1 and set(resumed[1:]) == {""}
 
 
-def test_a_driver_that_was_killed_and_started_again_repeats_nothing(cluster, serial, tmp_path):
+def test_a_driver_that_was_killed_and_started_again_repeats_nothing(start, serial, tmp_path):
     sweep = Sweep(tmp_path / "sweep", serial.specs)
-    process = start(cluster, serial, sweep.folder)
+    process = start(sweep.folder)
     wait_for(lambda: len(finished(sweep)) >= 10, process)
     process.kill()
     process.communicate()
     before = finished(sweep)
     assert 10 <= len(before) < 24
-    rows = expect_all(start(cluster, serial, sweep.folder), sweep, serial)
+    rows = expect_all(start(sweep.folder), sweep, serial)
     assert before.items() <= finished(sweep).items()
     again = {row["run"].rpartition("/")[2] for row in rows if row["already_finished"] == "True"}
     assert {path.name for path in before} <= again
