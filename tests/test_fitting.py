@@ -263,6 +263,14 @@ def test_a_fit_goes_on_to_the_bit_from_the_state_that_a_callback_kept(optimizer)
     assert torch.equal(second[2].monitor.samples().mean, whole[2].monitor.samples().mean)
 
 
+def test_a_callback_that_was_not_there_before_starts_anew():
+    keeping, loss = Keeping(epoch=2), RobustLoss(MAE())
+    fit(network(), loss, batches(), epochs=2, callbacks=[keeping])
+    watching = MonitorCallback(Monitor(loss, num_classes=3, num_samples=96))
+    fit(network(), loss, batches(), epochs=3, callbacks=[watching, Keeping(state=keeping.state)])
+    assert [(each.epoch, each.samples) for each in watching.epochs] == [(1, 96)]
+
+
 def test_divergence_names_the_epoch_and_can_be_pickled():
     losses = iter([1.0, float("nan")])
     with pytest.raises(

@@ -114,6 +114,13 @@ def test_the_callback_hears_what_a_plain_loop_would_tell(accumulate: int, tmp_pa
     assert_same(callback, *by_hand(accumulate))
 
 
+def test_a_state_saved_before_the_first_step_starts_anew(tmp_path: Path) -> None:
+    callback = watching()
+    callback.load_state_dict(watching().state_dict())
+    fit(callback, tmp_path)
+    assert_same(callback, *by_hand(1))
+
+
 def test_an_epoch_is_logged_once(tmp_path: Path) -> None:
     logger = CSVLogger(tmp_path)
     callback = watching()

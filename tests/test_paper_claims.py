@@ -321,7 +321,7 @@ def test_swapping_two_losses_changes_the_files(pair: tuple[str, str], changed: s
     before, after = tmp_path / "before", tmp_path / "after"
     for folder, some in ((before, known), (after, RunRecords(QUICK, found.values()))):
         folder.mkdir()
-        claims.write(claims.check_all(some, folder=folder), folder)
+        claims.write_claims(claims.check_all(some, folder=folder), folder)
     old, new = (json.loads((folder / "claims.json").read_text("utf-8")) for folder in (before, after))
     assert changed <= {a["number"] for a, b in zip(old, new, strict=True) if a["value"] != b["value"]}
     assert FAILS in {each["verdict"] for each in new}
@@ -332,7 +332,7 @@ def test_the_same_records_make_the_same_files(tmp_path: Path) -> None:
     for name in ("one", "two"):
         folder = tmp_path / name
         folder.mkdir()
-        files = claims.write(claims.check_all(records(), folder=folder), folder)
+        files = claims.write_claims(claims.check_all(records(), folder=folder), folder)
         assert [file.name for file in files] == ["claims.json", "claims.md"]
         contents.append([file.read_bytes() for file in files])
     assert contents[0] == contents[1]
@@ -341,7 +341,7 @@ def test_the_same_records_make_the_same_files(tmp_path: Path) -> None:
     assert len(rows) == 15 and all(set(row) == named for row in rows)
     page = contents[0][1].decode()
     assert all(row["claim"] in page and all(line in page for line in row["evidence"]) for row in rows)
-    assert claims.text(claims.check_all(records(), folder=tmp_path)).count("\n") == 14
+    assert claims.claims_text(claims.check_all(records(), folder=tmp_path)).count("\n") == 14
 
 
 def test_more_seeds_of_the_tau_runs_are_asked_for(tmp_path: Path) -> None:

@@ -71,7 +71,7 @@ def test_the_page_begins_with_what_was_found(tmp_path):
     (tmp_path / "claims.json").write_text(json.dumps(claims))
     (tmp_path / "differences.md").write_text("# What differs\n\nAll of it.\n\n## Why\n")
     runs = underfitting(1)
-    page = readme.write(tmp_path, RunRecords(QUICK, runs), [runs[0].name.run, "other"]).read_text("utf-8")
+    page = readme.write_readme(tmp_path, RunRecords(QUICK, runs), [runs[0].name.run, "other"]).read_text("utf-8")
     top, _, rest = page.partition("## Tables")
     assert "**1 of 2 runs are done.**" in top and page.count("\n\n\n") == 0
     assert (

@@ -136,7 +136,7 @@ def test_snr_is_compared_by_the_best_run(tmp_path):
     assert diff.csv_row()["difference"] == pytest.approx(-30 + 7.06)
     snr = entry_of(found, "CE", "cifar10", "snr", "asymmetric:0.2")
     assert (snr.ours.mean, snr.best) == (pytest.approx(0.7), 0.5)  # of the run with 50 %, though another has more
-    shown = render.text(result_tables.table(SNR, known(tmp_path, runs), 3))
+    shown = render.table_text(result_tables.table(SNR, known(tmp_path, runs), 3))
     assert "−25.00 ± 13.23" in shown and "best −30.00" in shown and "paper −7.06" in shown
     assert "the best of 5 runs" in shown
 
@@ -162,7 +162,7 @@ def test_what_is_missing_says_so_and_keeps_the_papers_number(tmp_path, name):
     word = "not here" if name == "table:webvision" else "not run"
     assert {(each.ours.n, each.ours.mean, each.ours.std, each.best, each.vs_ce) for each in found} == {(0, *[None] * 4)}
     assert {each.missing for each in found} == {word}
-    shown = render.text(result_tables.table(ARTEFACTS[name], known(tmp_path, {}), 3))
+    shown = render.table_text(result_tables.table(ARTEFACTS[name], known(tmp_path, {}), 3))
     assert shown.count(f"  {word}") == len(found)
     assert f"{word}: " in shown and "n = 0" in shown
     assert all(f"paper {render_number(each.paper)}" in shown for each in found if each.paper is not None)
@@ -176,10 +176,10 @@ def test_a_cell_with_fewer_runs_says_how_many(tmp_path):
     cells = [cell_of(FIX, row, "cifar100") for row in ("CE", "MAE")]
     runs = {(cells[0], 0): 50.0, (cells[0], 1): 60.0, (cells[0], 2): 61.0, (cells[1], 0): 40.0, (cells[1], 2): 44.0}
     records = known(tmp_path, {key: {"test_accuracy": value} for key, value in runs.items()})
-    shown = render.text(result_tables.table(FIX, records, 3))
+    shown = render.table_text(result_tables.table(FIX, records, 3))
     assert "57.00 ± 6.08 " in shown and "42.00 ± 2.83, n=2 " in shown and f"scale {QUICK.name}, n = 3" in shown
     assert "n=3" not in shown and "planned" not in shown
-    assert f"scale {QUICK.name}, n = 3 of 4 planned" in render.text(result_tables.table(FIX, records, 4))
+    assert f"scale {QUICK.name}, n = 3 of 4 planned" in render.table_text(result_tables.table(FIX, records, 4))
 
 
 def test_hyperparameters_are_told(tmp_path):
@@ -262,10 +262,10 @@ def test_each_number_is_also_relative_to_ce_in_its_column(complete):
 def test_a_cell_says_how_far_ours_and_the_papers_are_from_ce(tmp_path):
     accuracies = {"CE": 20.0, "MAE scale": 31.5}
     runs = {(cell_of(FIX, row, "cifar100", "symmetric:0.4"), 0): {"test_accuracy": x} for row, x in accuracies.items()}
-    assert "vs CE +11.50 (+20.65)" in render.text(result_tables.table(FIX, known(tmp_path, runs), 1))
+    assert "vs CE +11.50 (+20.65)" in render.table_text(result_tables.table(FIX, known(tmp_path, runs), 1))
     rates = {"CE": 0.004, "MAE": 0.001, "NCE": 0.002}
     runs = {(cell_of(UNDERFIT, row, "cifar10"), 0): {"effective_learning_rate": x} for row, x in rates.items()}
-    shown = render.text(result_tables.table(UNDERFIT, known(tmp_path, runs), 1))
+    shown = render.table_text(result_tables.table(UNDERFIT, known(tmp_path, runs), 1))
     assert "vs CE × 0.25 (× 0.089)" in shown and "vs CE ≤ × 0.50 (/)" in shown
 
 
@@ -273,7 +273,7 @@ def test_a_cell_says_how_far_ours_and_the_papers_are_from_ce(tmp_path):
 
 
 def csv_rows(table: TableContent, folder) -> list[dict[str, str]]:
-    with render.write(table, folder)[1].open(encoding="utf-8", newline="") as file:
+    with render.write_forms(table, folder)[1].open(encoding="utf-8", newline="") as file:
         return list(csv.DictReader(file))
 
 
@@ -328,7 +328,7 @@ def test_each_number_stands_where_its_loss_and_condition_meet(complete, name):
 
 
 def test_text_fits_a_terminal_and_leaves_nothing_out(table):
-    shown = render.text(table)
+    shown = render.table_text(table)
     assert max(map(len, shown.splitlines())) <= 120
     assert table.artefact.title in shown and table.artefact.source in shown
     assert " ".join(shown.split()).endswith(" ".join(table.notes[-1].split()))
@@ -366,12 +366,12 @@ MAE*        not run       7.00           8.00  a|b
 - 100 % & more: a_b.
 - * is ours.
 """
-    assert render.text(SMALL) == expected
+    assert render.table_text(SMALL) == expected
 
 
 def test_a_wide_table_is_split_between_groups():
     wide = replace(SMALL, lines=(Line("CE", (("1",), ("2" * 60,), ("3" * 40,), ("4" * 20,))),))
-    heads = [line.split() for line in render.text(wide).splitlines() if line.startswith("loss")]
+    heads = [line.split() for line in render.table_text(wide).splitlines() if line.startswith("loss")]
     assert heads == [["loss", "clean", "0.4", "0.8"], ["loss", "l"]]
 
 
@@ -418,16 +418,16 @@ def test_latex_compiles(tmp_path, table):
 
 def test_write_leaves_four_whole_files(tmp_path, table):
     folder = tmp_path / "results" / "here"
-    paths = render.write(table, folder)
+    paths = render.write_forms(table, folder)
     assert [path.name for path in paths] == [f"{table.artefact.stem}.{x}" for x in ("txt", "csv", "md", "tex")]
     assert sorted(folder.iterdir()) == sorted(paths)
     texts = [path.read_text(encoding="utf-8") for path in paths]
-    assert [texts[0], *texts[2:]] == [render.text(table), render.markdown(table), render.latex(table)]
+    assert [texts[0], *texts[2:]] == [render.table_text(table), render.markdown(table), render.latex(table)]
 
 
 def test_n_is_in_every_form(complete, tmp_path):
     table = result_tables.table(SNR, complete[SNR.name], 2)
-    for form in (render.text, render.markdown, render.latex):
+    for form in (render.table_text, render.markdown, render.latex):
         assert "scale smoke, n = 2" in form(table)
     assert {row["n"] for row in csv_rows(table, tmp_path)} == {"2"}
 

@@ -42,12 +42,9 @@ PAPER_SETTINGS: dict[str, tuple[dict[str, Any], ...]] = {
 
 
 def weight_over_initial_margins(
-    curricula: Curriculum | Mapping[str, Curriculum],
-    num_classes: int | Sequence[int] = 100,
-    *,
-    initial_margins: Tensor | None = None,
-    title: str | None = None,
-) -> Figure:
+    curricula: Curriculum | Mapping[str, Curriculum], num_classes: int | Sequence[int] = 100, *,
+    initial_margins: Tensor | None = None, title: str | None = None,
+) -> Figure:  # fmt: skip
     """Weight functions over the distribution of initial margins, with the mean weight of samples before training.
 
     Args:
@@ -206,13 +203,9 @@ class WeightPanel:
 
 
 def draw_weights(
-    shown: Sequence[WeightPanel],
-    starts: Mapping[int, Tensor],
-    *heading: str,
-    size: tuple[float, float],
-    columns: int = 1,
-    legend_columns: int = 1,
-) -> Figure:
+    shown: Sequence[WeightPanel], starts: Mapping[int, Tensor], *heading: str, size: tuple[float, float],
+    columns: int = 1, legend_columns: int = 1,
+) -> Figure:  # fmt: skip
     """Draw weights with unit peak over the initial margins, with points at the mean initial margins and weights."""
     figure, grid = panels(-(-len(shown) // columns), columns, size, sharey=True)
     margin = _margin_range((curve.loss for panel in shown for curve in panel.curves), starts.values())

@@ -395,4 +395,5 @@ class MonitorCallback(Callback):
         return self.monitor.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.monitor.load_state_dict(state)
+        if state:  # {} if the run was saved without a monitor, which then starts anew
+            self.monitor.load_state_dict(state)

@@ -88,17 +88,9 @@ def parse(text: str) -> Noise:
 
 
 def corrupt(
-    noise: Noise | str,
-    clean: Tensor,
-    num_classes: int,
-    *,
-    seed: int,
-    exact: bool = True,
-    flips: Tensor | None = None,
-    human: Mapping[str, Tensor] = {},
-    default_human: str | None = None,
-    inputs: Tensor | None = None,
-) -> Tensor:
+    noise: Noise | str, clean: Tensor, num_classes: int, *, seed: int, exact: bool = True, flips: Tensor | None = None,
+    human: Mapping[str, Tensor] = {}, default_human: str | None = None, inputs: Tensor | None = None,
+) -> Tensor:  # fmt: skip
     """Draw noisy labels for clean ones.
 
     Args:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from curriculoss.cli.console import app, numbers, print_json, print_table
-from curriculoss.cli.exits import REFUSED, print_error, resumable
+from curriculoss.cli.exits import end_with_errors, resumable
 from curriculoss.cli.options import LOSS_SETTINGS, AsJson, Cpus, Given, Gpus, Jobs, Where, takes_settings
 from curriculoss.cli.progress import progress_bar
 from curriculoss.fixing import METHODS
@@ -77,10 +77,7 @@ def compare(
             _print_comparison(rows, headline)
             print(f"table: {table_file}\nreport: {page}")
     if failed:
-        sys.stdout.flush()
-        for each in _failures(wanted, failed):
-            print_error("{loss}, noise {noise}, seed {seed}: {reason}".format(**each))
-        raise typer.Exit(REFUSED)
+        end_with_errors(map("{loss}, noise {noise}, seed {seed}: {reason}".format_map, _failures(wanted, failed)))
 
 
 def _failures(wanted: Mapping[Path, RunSpec], failed: Mapping[Path, Exception]) -> list[dict[str, Any]]:

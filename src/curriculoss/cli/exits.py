@@ -10,10 +10,10 @@ import sys
 import tempfile
 import threading
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NoReturn
 
 import typer
 
@@ -89,6 +89,16 @@ def print_error(text: str) -> None:
     """Print one line on stderr, with a question mark for each control character."""
     line = " ".join(text.split())
     print("Error:", "".join(each if each.isprintable() else "?" for each in line), file=sys.stderr)
+
+
+def end_with_errors(errors: Iterable[str], *, advice: str = "") -> NoReturn:
+    """End a command some of whose runs failed: one line per error on stderr, then the advice."""
+    sys.stdout.flush()
+    for each in errors:
+        print_error(each)
+    if advice:
+        print(advice, file=sys.stderr)
+    raise typer.Exit(REFUSED)
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from curriculoss.cli.console import app, new_console, new_table, print_json
-from curriculoss.cli.exits import REFUSED, print_error, resumable
+from curriculoss.cli.exits import end_with_errors, resumable
 from curriculoss.cli.options import AsJson, Cpus, DataDir, Download, Gpus, Jobs, Where, Workers
 from curriculoss.cli.progress import progress_bar
 from curriculoss.errors import InvalidValueError
@@ -75,29 +75,32 @@ def reproduce(
     wanted = [plans.Plan(artefacts.get(name), chosen, folder, seeds) for name in names]
     options: dict[str, Any] = {"data_dir": data_dir, "download": download}
     if dry_run:
-        _say_plan(wanted, jobs, as_json, **options)
+        _print_plan(wanted, jobs, as_json, **options)
         return
     failed: dict[Path, Exception] = {}
     made: list[dict[str, Any]] = []
     for plan in wanted:
         if train:
             failed |= _run(plan, as_json, executor=place, workers=workers, **options)
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always", UserWarning)
-            text, paths = plan.make(data_dir=data_dir)
-        for said in dict.fromkeys(str(each.message) for each in caught):
-            print(f"Note: {said}", file=sys.stderr)
-        files = list(map(str, paths))
+        text, files = _make(plan, data_dir)
         made.append({"artefact": plan.artefact.name, "files": files})
         if not as_json:
             print(f"{text}\nfiles: {', '.join(files)}")
     if as_json:
         errors = {str(path): str(error) for path, error in failed.items()}
         print_json({"scale": chosen.name, "made": made, "failed": errors})
-    for path, error in failed.items():
-        print_error(f"{path.name}: {error}")
     if failed:
-        raise typer.Exit(REFUSED)
+        end_with_errors(f"{path.name}: {error}" for path, error in failed.items())
+
+
+def _make(plan: Plan, data_dir: Path | None) -> tuple[str, list[str]]:
+    """Make an artefact, print each warning once, and return its text and its files."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", UserWarning)
+        text, paths = plan.make(data_dir=data_dir)
+    for said in dict.fromkeys(str(each.message) for each in caught):
+        print(f"Note: {said}", file=sys.stderr)
+    return text, list(map(str, paths))
 
 
 def _list(as_json: bool) -> None:
@@ -122,7 +125,7 @@ def _list(as_json: bool) -> None:
     new_console().print(table, scales)
 
 
-def _say_plan(plans: Sequence[Plan], jobs: int | None, as_json: bool, **options: Any) -> None:
+def _print_plan(plans: Sequence[Plan], jobs: int | None, as_json: bool, **options: Any) -> None:
     """Print which runs are done and how long the others would take."""
     from curriculoss.data import DataError
     from curriculoss.paper.plans import estimate, expect_data

@@ -16,7 +16,7 @@ from rich.live import Live
 from rich.text import Text
 
 from curriculoss.cli.console import UsageError, app, new_console, new_table, print_json
-from curriculoss.cli.exits import REFUSED, print_error, resumable
+from curriculoss.cli.exits import end_with_errors, resumable
 from curriculoss.cli.options import AsJson, Cpus, DataDir, Download, Gpus, Jobs, Where, Workers, expect_outside
 
 if TYPE_CHECKING:
@@ -86,11 +86,8 @@ def sweep(
         print(f"{_counts(wanted.states(alive=False))}\nresults: {out / RESULTS}")
         print(f"report on them: curriculoss report {shlex.quote(str(out / 'runs'))}")
     if failed:
-        sys.stdout.flush()
-        for path, error in failed.items():
-            print_error(f"{path.name}: {error}")
-        print(f"run again just what failed: {again}", file=sys.stderr)
-        raise typer.Exit(REFUSED)
+        errors = [f"{path.name}: {error}" for path, error in failed.items()]
+        end_with_errors(errors, advice=f"run again just what failed: {again}")
 
 
 def _command(file: str, given: dict[str, Any]) -> str:

@@ -77,7 +77,7 @@ def weight(
 
 @dataclass(frozen=True)
 class _Answer:
-    verdict: Underfitting
+    underfitting: Underfitting
     margins: Tensor
     weights: Tensor  # one per margin
     spread: Decomposition | None = None  # for a loss with a second term, over margins beyond the initial ones
@@ -87,10 +87,10 @@ class _Answer:
             "num_classes": num_classes,
             "samples": len(self.margins),
             "initial_margin": {"mean": float(self.margins.mean()), "std": float(self.margins.std())},
-            "mean_initial_weight": self.verdict.mean_weight,
-            "share_of_ce": self.verdict.share_of_ce,
-            "underfitting": self.verdict.level,
-            "sentence": self.verdict.sentence,
+            "mean_initial_weight": self.underfitting.mean_weight,
+            "share_of_ce": self.underfitting.share_of_ce,
+            "underfitting": self.underfitting.level,
+            "sentence": self.underfitting.sentence,
         }
 
 
@@ -134,13 +134,13 @@ def _print(label: str, num_classes: int, answer: _Answer) -> None:
     at = answer.margins.double().quantile(torch.tensor(SHOWN_QUANTILES, dtype=torch.float64))
     order = answer.margins.argsort()
     nearest = order[(torch.tensor(SHOWN_QUANTILES) * (len(order) - 1)).round().long()]
-    mean, of_ce = answer.verdict.mean_weight, float(CE().weight(answer.margins.double()).mean())
+    mean, of_ce = answer.underfitting.mean_weight, float(CE().weight(answer.margins.double()).mean())
     table = new_table("", *(f"{share:.0%}" for share in SHOWN_QUANTILES), "mean", justify="right")
     table.add_row("initial margin", *(f"{x:.2f}" for x in at.tolist()), f"{float(answer.margins.mean()):.2f}")
     table.add_row("weight", *(f"{x:#.2g}" for x in answer.weights[nearest].tolist()), f"{mean:#.2g}")
     table.add_row("CE's weight", *(f"{x:#.2g}" for x in CE().weight(at).tolist()), f"{of_ce:#.2g}")
     title = f"{label} with {num_classes:,} classes"
-    new_console().print(title, table, answer.verdict.sentence, sep="\n\n", markup=False, highlight=False)
+    new_console().print(title, table, answer.underfitting.sentence, sep="\n\n", markup=False, highlight=False)
 
 
 def _draw(out: Path, original: Any, loss: Any, num_classes: int, answer: _Answer) -> None:

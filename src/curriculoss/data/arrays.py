@@ -16,7 +16,7 @@ from curriculoss.errors import DataError
 
 ARRAY_NAMES = ("x", "y", "x_test", "y_test", "y_clean", "class_names")  # in an .npz file; the first two are needed
 ROUNDING = 1e-3  # of a column's range: the largest error by rounding to float32
-ROWS_AT_ONCE = 4096  # checked in one step
+CHECKED_AT_ONCE = 4096  # rows per step of a check
 
 Array = NDArray[Any]
 Column = tuple[str, Array]  # what to call it in an error, and its values
@@ -180,8 +180,8 @@ def features(what: str, values: Array, columns: Sequence[str] | None = None) -> 
 
 
 def _expect_finite(what: str, given: Array, values: Array, columns: Sequence[str] | None) -> None:
-    for start in range(0, len(values), ROWS_AT_ONCE):
-        if len(bad := np.argwhere(~np.isfinite(values[start : start + ROWS_AT_ONCE]))):
+    for start in range(0, len(values), CHECKED_AT_ONCE):
+        if len(bad := np.argwhere(~np.isfinite(values[start : start + CHECKED_AT_ONCE]))):
             row, *rest = (int(number) for number in bad[0])
             value = given[(start + row, *rest)]
             column = repr(columns[rest[0]]) if columns and rest else ", ".join(map(str, rest)) or "0"

@@ -51,22 +51,10 @@ class Batches:
     """
 
     def __init__(
-        self,
-        split: Split,
-        target: Tensor,
-        *,
-        batch_size: int,
-        mean: Sequence[float],
-        std: Sequence[float],
-        augment: str = "none",
-        padding: int = 4,
-        shuffle: bool = False,
-        seed: int = 0,
-        device: torch.device | str = "cpu",
-        rank: int = 0,
-        world_size: int = 1,
-        workers: int = 0,
-    ) -> None:
+        self, split: Split, target: Tensor, *, batch_size: int, mean: Sequence[float], std: Sequence[float],
+        augment: str = "none", padding: int = 4, shuffle: bool = False, seed: int = 0,
+        device: torch.device | str = "cpu", rank: int = 0, world_size: int = 1, workers: int = 0,
+    ) -> None:  # fmt: skip
         inputs = split.inputs
         self._images = inputs if isinstance(inputs, Images) else None
         if len(target) != len(split):

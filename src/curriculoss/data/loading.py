@@ -38,14 +38,9 @@ def available() -> tuple[str, ...]:
 
 
 def load(
-    source: str | Path,
-    *,
-    data_dir: str | Path | None = None,
-    download: bool = False,
-    label: str | None = None,
-    test: str | Path | None = None,
-    unreadable: dict[int, str] | None = None,
-) -> Dataset:
+    source: str | Path, *, data_dir: str | Path | None = None, download: bool = False, label: str | None = None,
+    test: str | Path | None = None, unreadable: dict[int, str] | None = None,
+) -> Dataset:  # fmt: skip
     """Read a data set by name or from a path.
 
     Args:
@@ -133,13 +128,9 @@ class Inputs:
 
 
 def load_inputs(
-    source: str | Path,
-    expected: InputFormat,
-    *,
-    image_size: int | None = None,
-    label: str | None = None,
+    source: str | Path, expected: InputFormat, *, image_size: int | None = None, label: str | None = None,
     data_dir: str | Path | None = None,
-) -> Inputs:
+) -> Inputs:  # fmt: skip
     """Read inputs for a trained network; labels are not needed, and not looked at.
 
     Args:

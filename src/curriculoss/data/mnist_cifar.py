@@ -76,16 +76,11 @@ def read_cifar(name: str, num_classes: int, folder: Path, download: bool) -> Dat
     if download and not present(folder, source.human):
         fetch(folder, source.human)
     return Dataset(
-        name,
-        train,
-        _split([held], 10_000, key, num_classes),
-        source.class_names,
-        flips=torch.tensor(source.flips),
+        name, train, _split([held], 10_000, key, num_classes), source.class_names, flips=torch.tensor(source.flips),
         human=read_human(name, folder, train.target) if present(folder, source.human) else {},
         default_human=source.human_variants[0],
-        human_source=f"{folder / source.human.place} from {source.human.address}",
-        augment="shift-flip",
-    )
+        human_source=f"{folder / source.human.place} from {source.human.address}", augment="shift-flip",
+    )  # fmt: skip
 
 
 def read_human(name: str, folder: Path, target: Tensor) -> dict[str, Tensor]:

@@ -11,8 +11,8 @@ import torch
 from curriculoss.errors import RunError
 from curriculoss.explorer.losses import to_base64
 from curriculoss.losses import Curriculum
-from curriculoss.report.groups import failure, fix_plan, num_classes, number, rows
-from curriculoss.report.ridges import MarginHistory
+from curriculoss.report.groups import Group, failure, num_classes, number, rows
+from curriculoss.report.ridges import MarginHistory, shown_counts
 from curriculoss.runs.folder import Run
 
 MOST_FRAMES = 100  # epochs whose margins are kept: ten runs stay below 5 MB
@@ -28,7 +28,7 @@ def run_facts(run: Run) -> dict[str, Any]:
     found = rows(run)
     if not found:
         raise RunError(f"{run.path} has nothing to show yet: its first epoch did not end")
-    spec, curriculum, failed = run.spec, _curriculum(run), failure(run)
+    spec, curriculum, failed = run.spec, Group((run,)).curriculum, failure(run)
     history = _history(run, len(found))
     frames = sorted({*np.linspace(0, len(found) - 1, min(len(found), MOST_FRAMES)).round().astype(int).tolist()})
     middle, step = (history.edges[1:] + history.edges[:-1]) / 2, float(history.edges[1] - history.edges[0])
@@ -48,18 +48,9 @@ def run_facts(run: Run) -> dict[str, Any]:
     }
 
 
-def _curriculum(run: Run) -> Curriculum | None:
-    """What the run was trained with, or None if its weight is no fixed function of the margin or is not known."""
-    if run.spec.fix is None:
-        return run.spec.curriculum
-    plan = fix_plan(run, num_classes(run))
-    return None if plan is None else plan.curriculum
-
-
 def _history(run: Run, epochs: int) -> MarginHistory:
     arrays = run.arrays("histograms")
-    kinds = [kind for kind in ("clean", "noisy") if kind in arrays and arrays[kind].any()]
-    counts = {kind: arrays[kind] for kind in (kinds if "noisy" in kinds else ["all"])}
+    counts = shown_counts(arrays)
     if any(each.shape != (epochs, len(arrays["edges"]) + 1) for each in counts.values()):
         raise RunError(f"{run.path} has {epochs} epochs in metrics.jsonl, but not as many in histograms.npz")
     return MarginHistory(arrays["edges"], counts)

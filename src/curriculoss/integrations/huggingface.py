@@ -243,7 +243,7 @@ class MonitorCallback(Watch, TrainerCallback):
 
     Mean weight and effective learning rate (and the snr, if clean targets are known) go to `trainer.state.log_history`
     once per epoch. Its state and the loss's (AutoLoss has one) are saved in the folders of checkpoints, and loaded from
-    those in `output_dir`.
+    those in `output_dir`. (The role of `curriculoss.fitting.MonitorCallback`, in the Trainer's loop.)
 
     Args:
         loss: The loss that the Trainer computes.

@@ -18,7 +18,7 @@ class MonitorCallback(Watch, Callback):
     """`Trainer(callbacks=[MonitorCallback()])` follows the loss of the module, whatever `training_step` does with it.
 
     It logs mean weight and effective learning rate (and the snr, if clean targets are known) once per epoch. Its state
-    is part of the checkpoints.
+    is part of the checkpoints. (The role of `curriculoss.fitting.MonitorCallback`, in Lightning's loop.)
 
     Args:
         loss: The loss to follow, if the module has none or several.

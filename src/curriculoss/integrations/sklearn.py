@@ -31,7 +31,7 @@ with needed("sklearn"):
     from sklearn.utils.multiclass import check_classification_targets
     from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
-ROWS_AT_ONCE = 2**14  # in predictions
+PREDICTED_AT_ONCE = 2**14  # rows
 AUTO = "auto"
 
 
@@ -106,7 +106,7 @@ class RobustClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  #
         features = validate_data(self, X, dtype=[np.float64, np.float32], reset=False)
         like = next(self.network_.parameters())
         with torch.no_grad():
-            blocks = torch.tensor(features).split(ROWS_AT_ONCE)
+            blocks = torch.tensor(features).split(PREDICTED_AT_ONCE)
             return torch.cat([self.network_(block.to(like)).softmax(1).cpu() for block in blocks]).numpy()
 
     def _train(

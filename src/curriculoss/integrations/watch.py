@@ -104,7 +104,8 @@ class Watch:
         return {"epoch": self._heard, "monitor": deepcopy(monitor.state_dict())}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self._saved, self._heard, self._listened, self.monitor = state, state["epoch"], None, None
+        """Go on from that state; {}, as saved before the first step, starts anew."""
+        self._saved, self._heard, self._listened, self.monitor = state, state.get("epoch"), None, None
 
 
 def _along(value: Tensor, target: Tensor) -> Tensor:

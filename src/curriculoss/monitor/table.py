@@ -11,7 +11,7 @@ from curriculoss.errors import InvalidValueError
 from curriculoss.margin import row_blocks
 from curriculoss.monitor.record import Samples
 
-SAMPLES_AT_ONCE = 2**16  # when an epoch ends, so that intermediate results stay small
+TABLE_SAMPLES_AT_ONCE = 2**16  # updated in one step when an epoch ends, so that intermediate results stay small
 ROWS = ("epochs", "first", "last", "mean", "mean_epoch", "spread", "joint", "visits", "total")
 
 
@@ -46,7 +46,7 @@ class Table:
         total.index_add_(0, index, margin.to(total.dtype))
 
     def end_epoch(self, epoch: int) -> None:
-        for block in row_blocks(len(self), len(self), SAMPLES_AT_ONCE):
+        for block in row_blocks(len(self), len(self), TABLE_SAMPLES_AT_ONCE):
             epochs, first, last, mean, mean_epoch, spread, joint, visits, total = self.rows[:, block]
             seen = visits > 0
             margin = (total / visits).where(seen, 0.0)

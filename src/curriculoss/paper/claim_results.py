@@ -102,12 +102,12 @@ class ClaimResult:
         )
 
 
-def text(results: Sequence[ClaimResult]) -> str:
+def claims_text(results: Sequence[ClaimResult]) -> str:
     """One line per claim."""
     return "\n".join(f"{each.number:2}. {each.verdict:<13} {each.claim}" for each in results)
 
 
-def write(results: Sequence[ClaimResult], folder: Path) -> list[Path]:
+def write_claims(results: Sequence[ClaimResult], folder: Path) -> list[Path]:
     """Write claims.json and claims.md, and return their paths."""
     files = [folder / "claims.json", folder / "claims.md"]
     write_json(files[0], [asdict(each) for each in results])

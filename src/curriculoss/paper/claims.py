@@ -25,7 +25,7 @@ from curriculoss.fixing import SEVERE
 from curriculoss.initial import expected_initial_margin, simulate_initial_margins
 from curriculoss.paper import experiments, inference
 from curriculoss.paper.artefacts import get
-from curriculoss.paper.claim_results import ClaimResult, Inquiry, planned_seeds, text, write
+from curriculoss.paper.claim_results import ClaimResult, Inquiry, claims_text, planned_seeds, write_claims
 from curriculoss.paper.epochs import SEPARATION, RunRecords
 from curriculoss.paper.experiments import CE, CLEAN, FEW, MAE, MAE_SCALE, MANY, NCE, PLACES, SYMMETRIC, TAUS, Cell, Row
 from curriculoss.paper.inference import Estimate, Part, mean, rank_correlation, signed
@@ -33,7 +33,7 @@ from curriculoss.paper.published import find
 from curriculoss.paper.rewriting import relative_errors
 from curriculoss.paper.starting_margins import AS_TRAINED, Start, initial_margins, num_classes
 
-__all__ = ["CLAIMS", "ClaimResult", "check_all", "text", "write"]
+__all__ = ["CLAIMS", "ClaimResult", "check_all", "claims_text", "write_claims"]
 
 GRADIENT_ERROR = 1e-8  # relative, in double precision
 RARE = 1e-3  # share of samples

@@ -68,9 +68,7 @@ class Plan:
         done = self.done()
         return {path: spec for path, spec in self.runs().items() if path not in done}
 
-    def run(
-        self, *, jobs: int | None = None, watch: Callable[[int], None] | None = None, **options: Any
-    ) -> dict[Path, RunError]:
+    def run(self, *, watch: Callable[[int], None] | None = None, **options: Any) -> dict[Path, RunError]:
         """Train missing runs and record all finished ones. Options are those of `train_many`, such as `executor`.
 
         Returns:
@@ -79,9 +77,9 @@ class Plan:
         missing = self.missing()
         expect_data(missing.values(), **options)
         try:
-            _, failed = train_many(missing, jobs=jobs, watch=watch, **options)
+            _, failed = train_many(missing, watch=watch, **options)
             busy = {path: missing[path] for path, error in failed.items() if isinstance(error, BusyError)}
-            _, again = train_many(busy, jobs=jobs, watch=watch, wait=True, **options)
+            _, again = train_many(busy, watch=watch, wait=True, **options)
             failed = {path: error for path, error in failed.items() if path not in busy} | again
         finally:
             _, damaged = self.take_up()
@@ -112,7 +110,7 @@ class Plan:
         records, _ = self.take_up()
         text, files = MAKERS[self.artefact.kind](self, records, data_dir)
         planned = all_runs(self.scale, self.folder).values()
-        page = readme.write(self.folder, records.whole(planned), [spec.hash for spec in planned])
+        page = readme.write_readme(self.folder, records.whole(planned), [spec.hash for spec in planned])
         return text, [*files, page]
 
 
@@ -129,7 +127,7 @@ def _make_table(plan: Plan, records: RunRecords, data_dir: Path | str | None) ->
 
     formula = formulae.TABLES.get(plan.artefact.name)
     table = formula() if formula is not None else result_tables.table(plan.artefact, records, plan.seeds)
-    return render.text(table), render.write(table, plan.folder)
+    return render.table_text(table), render.write_forms(table, plan.folder)
 
 
 def _make_figure(plan: Plan, records: RunRecords, data_dir: Path | str | None) -> Made:
@@ -144,7 +142,7 @@ def _make_claims(plan: Plan, records: RunRecords, data_dir: Path | str | None) -
     from curriculoss.paper import claims
 
     results = claims.check_all(records, folder=plan.folder, data_dir=data_dir, seeds=plan.wanted_seeds)
-    return claims.text(results), claims.write(results, plan.folder)
+    return claims.claims_text(results), claims.write_claims(results, plan.folder)
 
 
 MAKERS = {"table": _make_table, "figure": _make_figure, "claims": _make_claims}

@@ -24,7 +24,7 @@ OTHER_PAGES = {
 }
 
 
-def write(folder: Path, records: RunRecords, planned: Collection[str]) -> Path:
+def write_readme(folder: Path, records: RunRecords, planned: Collection[str]) -> Path:
     """Write the page from the files in `folder`; `planned` are the hashes of all runs of the scale."""
     found = _verdicts(folder / "claims.json")
     shown = {each: _shown(each, folder, records) for name, each in ARTEFACTS.items() if name not in SUMMARIES}

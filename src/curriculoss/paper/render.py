@@ -91,7 +91,7 @@ def _sizes(table: TableContent) -> list[int]:
     return [max(map(len, column)) for column in zip(*rows, strict=True)]
 
 
-def text(table: TableContent) -> str:
+def table_text(table: TableContent) -> str:
     """The table for terminals; wide tables are split into blocks."""
     notes = [textwrap.fill(note, TEXT_WIDTH, initial_indent="- ", subsequent_indent="  ") for note in table.notes]
     top = [*textwrap.wrap(table.heading, TEXT_WIDTH), table.subtitle, ""]
@@ -120,11 +120,11 @@ def latex(table: TableContent) -> str:
     return fill("table.tex", table=table, caption=caption, blocks=_blocks(table, LATEX_WIDTH))
 
 
-def write(table: TableContent, folder: Path) -> list[Path]:
+def write_forms(table: TableContent, folder: Path) -> list[Path]:
     """Write all four forms and return their paths."""
     folder.mkdir(parents=True, exist_ok=True)
     paths = {suffix: folder / f"{table.artefact.stem}{suffix}" for suffix in (".txt", ".csv", ".md", ".tex")}
     write_table(paths[".csv"], table.data)
-    for suffix, form in ((".txt", text), (".md", markdown), (".tex", latex)):
+    for suffix, form in ((".txt", table_text), (".md", markdown), (".tex", latex)):
         write_text(paths[suffix], form(table))
     return [*paths.values()]

@@ -12,7 +12,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
 from curriculoss.figures import COLOURS, Array, draw_mean, strip, write
 from curriculoss.report.groups import Group, groups, number, rows
-from curriculoss.report.ridges import AXES_AND_DATA, MarginHistory, draw_dynamics
+from curriculoss.report.ridges import AXES_AND_DATA, MarginHistory, draw_dynamics, shown_counts
 from curriculoss.runs.folder import Run
 
 CURVE_COLOURS = tuple(COLOURS[i] for i in (0, 1, 2, 3, 6, 5, 4))  # the last two are those of margins
@@ -29,11 +29,7 @@ def margin_history(group: Group) -> MarginHistory | None:
     for run in sorted(group.counted, key=lambda run: -len(rows(run))):
         if (run.path / "histograms.npz").exists():
             arrays = run.arrays("histograms")
-            known: dict[str, Array] = {
-                key: arrays[key] for key in ("clean", "noisy") if key in arrays and arrays[key].any()
-            }
-            counts = known if "noisy" in known else {"all": arrays["all"]}
-            return MarginHistory(arrays["edges"], counts, group.curriculum, group.mean("test_accuracy"))
+            return MarginHistory(arrays["edges"], shown_counts(arrays), group.curriculum, group.mean("test_accuracy"))
     return None
 
 

@@ -65,6 +65,12 @@ class MarginHistory:
         return (float(min(ends)), float(max(ends))) if ends else (-6.0, 6.0)
 
 
+def shown_counts(arrays: Mapping[str, Array]) -> dict[str, Array]:
+    """Counts of clean and noisy samples if there are noisy ones, otherwise of all samples."""
+    known = {kind: arrays[kind] for kind in ("clean", "noisy") if kind in arrays and arrays[kind].any()}
+    return known if "noisy" in known else {"all": arrays["all"]}
+
+
 def chosen_epochs(count: int, most: int = 9) -> list[int]:
     """The epochs to show, counted from 0: the first, the last, and ever fewer towards the end."""
     steps = np.geomspace(1, max(count, 1), min(most, count))
@@ -74,25 +80,24 @@ def chosen_epochs(count: int, most: int = 9) -> list[int]:
     return places
 
 
-def span_of(histories: Iterable[MarginHistory], most: int = 9) -> tuple[float, float]:
+def span_of(histories: Iterable[MarginHistory]) -> tuple[float, float]:
     """A range that fits all histories."""
-    spans = [history.span(chosen_epochs(history.epochs, most)) for history in histories]
+    spans = [history.span(chosen_epochs(history.epochs)) for history in histories]
     return min((low for low, _ in spans), default=-4.0), max((high for _, high in spans), default=4.0)
 
 
-def margin_ridges(history: MarginHistory, *, span: tuple[float, float] | None = None, most: int = 9) -> Figure:
+def margin_ridges(history: MarginHistory, *, span: tuple[float, float] | None = None) -> Figure:
     """Distributions of margins by epoch, from top to bottom, each scaled to its peak, and the weight over them."""
     figure = Figure(figsize=(3.0, 3.5), layout="constrained", dpi=150)
-    draw_ridges(figure.add_subplot(), history, span, most)
+    draw_ridges(figure.add_subplot(), history, span)
     return figure
 
 
-def draw_dynamics(histories: Mapping[str, MarginHistory], *, most: int = 9) -> Figure:
+def draw_dynamics(histories: Mapping[str, MarginHistory]) -> Figure:
     """How margins of clean and noisy samples move under each loss: distributions by epoch, on one scale.
 
     Args:
         histories: Histograms of margins by the name of the loss.
-        most: The largest number of epochs to show.
 
     Returns:
         A figure with one panel per loss.
@@ -103,9 +108,9 @@ def draw_dynamics(histories: Mapping[str, MarginHistory], *, most: int = 9) -> F
     if not histories:
         raise InvalidValueError("dynamics expects at least one history of margins, got none")
     figure, grid = panels(1, len(histories), (3.1, 3.8))
-    span = span_of(histories.values(), most)
+    span = span_of(histories.values())
     for axes, (name, history) in zip(grid, histories.items(), strict=True):
-        draw_ridges(axes, history, span, most)
+        draw_ridges(axes, history, span)
         accuracy = history.test_accuracy
         set_title(axes, name, "" if accuracy is None else f"test accuracy {accuracy:.1f} %")
     kinds = [kind for kind in MARGIN_COLOURS if any(kind in history.counts for history in histories.values())]
@@ -119,7 +124,7 @@ def ridge_key(kinds: Iterable[str]) -> list[Artist]:
     return [*(Patch(color=MARGIN_COLOURS[kind], label=name) for kind, name in names.items()), weight]
 
 
-def draw_ridges(axes: Axes, history: MarginHistory, span: tuple[float, float] | None, most: int) -> None:
+def draw_ridges(axes: Axes, history: MarginHistory, span: tuple[float, float] | None, most: int = 9) -> None:
     """Draw what `margin_ridges` shows on the given axes."""
     shown = chosen_epochs(history.epochs, most)
     low, high = span or history.span(shown)
