@@ -30,8 +30,11 @@ demo: $(RUNTIME) ## train three losses on noisy labels, then draw every curricul
 	@$(BIN)/curriculoss losses --json > demo/losses.json
 	@echo "every loss: demo/losses.txt, demo/losses.json"
 
-images: demo ## update the README's figures
+images: demo ## update the README's figures; the explorer's needs Chromium
 	cp demo/weights.png demo/dynamics.png docs/images/
+	$(BIN)/curriculoss explore --out demo/explorer.html
+	chromium --headless --no-sandbox --disable-gpu --disable-background-networking --hide-scrollbars \
+	    --window-size=1200,1400 --screenshot=docs/images/explorer.png demo/explorer.html
 
 # One thread per worker, since the workers share the cores. Tests of a group, as of the Ray cluster, share a worker.
 quick: $(TOOLS) ## run the tests to run while editing, under a minute

@@ -34,6 +34,4 @@ curriculoss clean mine.npz --decisions decisions.csv --out cleaned
 echo "== the README's questions"
 curriculoss losses
 curriculoss weight mae --num-classes 100
-if curriculoss explore --help > /dev/null 2>&1; then
-    curriculoss explore --run run --out explorer.html
-fi
+curriculoss explore --run run --out explorer.html

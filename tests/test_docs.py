@@ -2,6 +2,7 @@
 
 import os
 import re
+import shlex
 import subprocess
 import sys
 from html.parser import HTMLParser
@@ -9,9 +10,11 @@ from pathlib import Path
 from urllib.parse import unquote, urldefrag
 
 import pytest
+import typer
 from sphinx.util.inventory import InventoryFile
 
 import curriculoss
+from curriculoss import cli
 
 pytestmark = pytest.mark.slow
 
@@ -54,11 +57,40 @@ def test_few_blocks_are_not_run():
     assert 0 < len(marked) <= NOT_RUN
 
 
-def test_every_erratum_names_tests_that_are_there():
+def examples(command, name="curriculoss"):
+    """The lines of examples in the help of a command and those below it."""
+    for key, each in getattr(command, "commands", {}).items():
+        yield from examples(each, f"{name} {key}")
+    yield from (line for line in (command.help or "").splitlines() if line.strip().startswith("curriculoss "))
+
+
+def commands_in(text):
+    """Commands of a shell script, without comments, pipes and what stands before them."""
+    for line in text.replace("\\\n", " ").splitlines():
+        if found := re.search(r"(?:^|\s|-m )curriculoss (.+)", line):
+            plain = re.sub(r"\$\w+", "0", re.split(r" \| ", found[1])[0])  # variables of the script
+            yield shlex.split(plain, comments=True)
+
+
+def test_commands_that_are_not_run_are_accepted_by_the_parser():
+    whole = typer.main.get_command(cli.app)
+    texts = [text for page in [*PAGES, ROOT / "README.md"] for kind, _, text in blocks(page) if kind == "sh"]
+    given = [each for text in [*texts, *examples(whole)] for each in commands_in(text)]
+    assert len(given) > 70
+    for arguments in given:
+        command, rest = whole, arguments
+        while rest and rest[0] in getattr(command, "commands", {}):
+            command, rest = command.commands[rest[0]], rest[1:]
+        if rest[:1] not in (["--version"], ["--install-completion"]):
+            command.make_context("curriculoss", list(rest))
+
+
+def test_every_deviation_names_tests_that_are_there():
     text = (DOCS / "deviations.md").read_text(encoding="utf-8")
-    rows = re.findall(r"^\| ([\d, ]+) \| (.+) \|$", text, re.MULTILINE)
+    rows = re.findall(r"^\| ([\w, ]+) \| (.+) \|$", text, re.MULTILINE)
     errata = re.findall(r"^(\d+)\. \*\*", text, re.MULTILINE)
-    assert [number for numbers, _ in rows for number in numbers.split(", ")] == errata
+    choices = [name.lower() for name in re.findall(r"^- \*\*([\w ]+)", text, re.MULTILINE)]
+    assert len(choices) == 4 and [x for names, _ in rows for x in names.split(", ")] == [*errata, *choices]
     missing, file = [], ""
     for each in re.findall(r"`([\w.]*::\w+)`", " ".join(named for _, named in rows)):
         file, name = each.split("::")[0] or file, each.split("::")[1]

@@ -1,8 +1,4 @@
-"""The documentation in a real Chromium, from disk and without a network: maths, pictures, tables, search."""
-
-from importlib.util import find_spec
-
-import pytest
+"""The documentation in a real Chromium, from disk and without a network: maths, pictures, tables, search, explorer."""
 
 from tests.browser import browse, in_browser
 
@@ -38,7 +34,6 @@ def test_the_site_works_offline_in_a_browser(site, tmp_path):
     browse(tmp_path / "browser", visit)
 
 
-@pytest.mark.skipif(find_spec("curriculoss.explorer") is None, reason="the package has no explorer yet")
 def test_the_explorer_is_a_page_of_the_site(site, tmp_path):
     async def visit(tab):
         await tab.open(site / "generated/explorer.html")

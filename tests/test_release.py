@@ -8,7 +8,6 @@ import sysconfig
 import tarfile
 import venv
 import zipfile
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -82,9 +81,8 @@ def test_a_newcomer_gets_from_the_wheel_to_predictions_and_an_audit(installed, t
     assert said.startswith(f"== is it installed?\ncurriculoss {curriculoss.__version__} (torch ")
     assert "with 100 classes" in said and "most suspicious labels are listed" in said
     assert len((work / "predictions.csv").read_text().splitlines()) == 61
-    made = ["report.html", "audit/audit.html", "audit/suspects.csv", "model.pt2", "cleaned/cleaned.json"]
-    made += ["explorer.html"] * (find_spec("curriculoss.explorer") is not None)
-    assert [name for name in made if not (work / name).is_file()] == []
+    made = "report.html audit/audit.html audit/suspects.csv model.pt2 cleaned/cleaned.json explorer.html"
+    assert [name for name in made.split() if not (work / name).is_file()] == []
 
 
 def test_version_changelog_and_citation_agree():
@@ -101,13 +99,4 @@ def test_the_changelog_has_the_usual_form():
     for section in CHANGELOG.split("\n## ")[1:]:
         kinds = re.findall(r"^### (.+)$", section, re.MULTILINE)
         assert len(kinds) == len(set(kinds))
-        assert set(kinds) <= {
-            "What you must change",
-            "Added",
-            "Changed",
-            "Deprecated",
-            "Removed",
-            "Fixed",
-            "Security",
-            "Known",
-        }
+        assert set(kinds) <= KINDS

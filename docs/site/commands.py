@@ -13,8 +13,8 @@ from curriculoss import cli
 
 HEAD = """# Commands
 
-Made from the parser; `curriculoss COMMAND --help` prints the same. Exit codes: 0 success, 1 the machine or a file
-refused, 2 a mistake in the command, 70 a bug, 130 and 143 an interruption.
+Made from the parser; `curriculoss COMMAND --help` prints the same. Exit codes: 0 success; 1 trouble with a file or the
+machine; 2 a mistake in the command; 70 a bug; 130 and 143 an interruption.
 
 Completion for your shell: `curriculoss --install-completion`.
 """

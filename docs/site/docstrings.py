@@ -80,12 +80,5 @@ def _on_missing(app: Any, env: Any, node: Any, content: Any) -> Any:
 def _on_source(app: Any, docname: str, source: list[str]) -> None:
     """Links of docs/*.md to files that the site shows as pages lead to these pages."""
     path = Path(app.env.doc2path(docname))
-    there = (line for line in source[0].splitlines() if not line.endswith("*") or _matches(path.parent, line))
-    source[0] = "\n".join(there) + "\n"
     if pages.MADE not in path.parents:
         source[0] = pages.with_links(source[0], path, path)
-
-
-def _matches(folder: Path, pattern: str) -> bool:
-    """Whether a line of a toctree finds pages: those of some rooms come with these rooms."""
-    return not re.fullmatch(r"[\w/-]+\*", pattern) or any(folder.glob(pattern))

@@ -30,8 +30,8 @@ ALSO = {  # types that a room returns or takes but does not export
 }
 EXPLORER = """# Explorer
 
-Pick losses, move their hyperparameters, and see what they weigh. `curriculoss explore` writes the same page
-as one file, and can put your own runs into it.
+Pick losses, move their hyperparameters, and see how much samples count. `curriculoss explore` writes the same page as one
+file, and with `--run` puts your own runs into it.
 
 ```{raw} html
 <p><a href="../explore.html">Open it on a page of its own</a></p>
@@ -64,13 +64,12 @@ def with_links(text: str, source: Path, page: Path) -> str:
 
 
 def write_all() -> None:
-    """Write the copied pages, the API, and a page around the explorer if the package has one."""
+    """Write the copied pages, the API, and a page around the explorer."""
     for source, page in copied().items():
         _write(page, with_links(source.read_text(encoding="utf-8"), source, page))
     for name, text in _api():
         _write(MADE / f"api/{name}.md", text)
-    if find_spec("curriculoss.explorer"):
-        _write(MADE / "explorer.md", EXPLORER)
+    _write(MADE / "explorer.md", EXPLORER)
 
 
 def _write(path: Path, text: str) -> None:
@@ -139,9 +138,7 @@ def mathjax() -> list[str]:
 
 
 def explorer() -> list[str]:
-    """The explorer's page, made by its command, if the package has it."""
-    if not find_spec("curriculoss.explorer"):
-        return []
+    """The explorer's page, made by its command."""
     page = MADE / "extra" / "explore.html"
     page.parent.mkdir(parents=True, exist_ok=True)
     command = [sys.executable, "-m", "curriculoss", "explore", "--out", str(page)]
