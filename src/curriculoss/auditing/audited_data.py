@@ -14,7 +14,7 @@ from curriculoss.data import DataError, Dataset, Images, Split, load
 from curriculoss.data.arrays import expect_distinct, features
 from curriculoss.data.files import reading
 
-ARRAYS = "arrays"  # the name of data that are in no file
+ARRAYS_NAME = "arrays"  # of data that are in no file
 PHOTO_SIZE = 64  # pixels that photos are reduced to: enough to see what they show, and little enough for two cores
 
 
@@ -96,7 +96,7 @@ def _from_npy(path: Path, labels: Any, label: str | None) -> AuditedData:
     return from_arrays(values, labels, str(path))
 
 
-def from_arrays(values: Any, labels: Any, name: str = ARRAYS) -> AuditedData:
+def from_arrays(values: Any, labels: Any, name: str = ARRAYS_NAME) -> AuditedData:
     """Arrays or tensors, with labels of any type that can be sorted; the classes are the labels that occur."""
     if labels is None:
         raise DataError(f"{name}: expected labels beside the samples, got none")
@@ -124,7 +124,7 @@ def _as_array(values: Any) -> NDArray[Any]:
     if isinstance(values, np.ndarray):
         return values
     if hasattr(values, "toarray"):  # numpy would make one object of a sparse array
-        raise DataError(f"{ARRAYS}: expected a dense array, got a sparse one; give its .toarray()")
+        raise DataError(f"{ARRAYS_NAME}: expected a dense array, got a sparse one; give its .toarray()")
     kinds = {type(value) for value in values} if isinstance(values, (list, tuple)) else set()
     mixed = len(kinds) > 1 and not kinds.isdisjoint((str, type(None)))
     return np.asarray(values, dtype=object if mixed else None)  # otherwise numbers become text, and None NaN

@@ -25,11 +25,11 @@ from curriculoss.fitting import Callback
 from curriculoss.runs import Run, train
 from curriculoss.runs.task import Training, make_fabric, make_task
 
-LISTED = 100  # fewest suspects
-COLUMNS = ("index", "path", "given", "suggested", "score", "p_wrong")
+FEWEST_SUSPECTS = 100
+SUSPECT_COLUMNS = ("index", "path", "given", "suggested", "score", "p_wrong")
 MATRIX_CLASSES = 100  # classes up to which noise.json has the whole confusion matrix
-PAIRS = 1000  # most confusions in noise.json
-RUN = "run"  # subfolder with the run of the audit command
+MOST_PAIRS = 1000  # confusions in noise.json
+RUN_FOLDER = "run"  # subfolder with the run of the audit command
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -141,10 +141,10 @@ class Audit:
     def suspects(self) -> NDArray[np.int64]:
         """The samples to look at, most suspicious first: as many as labels are estimated to be wrong, at least 100."""
         likely, expected = int((self.p_wrong > 0.5).sum()), int(np.ceil(self.noise_rate * len(self)))
-        return self.ranked[: max(likely, expected, LISTED)]
+        return self.ranked[: max(likely, expected, FEWEST_SUSPECTS)]
 
     def row(self, i: int) -> tuple[Any, ...]:
-        """What suspects.csv says about a sample, one entry for each of its COLUMNS."""
+        """What suspects.csv says about a sample, one entry for each of SUSPECT_COLUMNS."""
         index, score, p = int(self.index[i]), f"{self.scores[i]:.6g}", f"{self.p_wrong[i]:.6g}"
         path = self.data.paths.get(index, "")
         return index, path, str(self.given[i]), str(self.suggested[i]), float(score), float(p)
@@ -153,7 +153,7 @@ class Audit:
         """All samples as a pandas DataFrame, most suspicious first, with the columns of suspects.csv."""
         from pandas import DataFrame
 
-        return DataFrame(map(self.row, self.ranked), columns=list(COLUMNS))
+        return DataFrame(map(self.row, self.ranked), columns=list(SUSPECT_COLUMNS))
 
     def summary(self) -> dict[str, Any]:
         """The result as plain numbers and strings, as in noise.json."""
@@ -171,7 +171,7 @@ class Audit:
             "confusion": np.round(self.confusion, 6).tolist() if len(names) <= MATRIX_CLASSES else None,
             "pairs": [
                 {"given": names[given], "suggested": names[suggested], "count": round(count, 2)}
-                for given, suggested, count in self.noise.pairs(PAIRS)
+                for given, suggested, count in self.noise.pairs(MOST_PAIRS)
             ],
             **({} if self.wrong is None else {"against_truth": against_truth(self.scores, self.wrong)}),
         }
@@ -191,12 +191,12 @@ class Audit:
         out = Path(os.path.expanduser(folder))
         out.mkdir(parents=True, exist_ok=True)
         files = {"suspects": "suspects.csv", "noise": "noise.json", "gallery": "audit.html"}
-        write_cells(out / files["suspects"], COLUMNS, map(self.row, self.suspects))
+        write_cells(out / files["suspects"], SUSPECT_COLUMNS, map(self.row, self.suspects))
         if self.data.unreadable:
             files["unreadable"] = "unreadable.csv"
             write_cells(out / files["unreadable"], ("index", "reason"), self.data.unreadable.items())
-        if (out / RUN).is_dir():
-            files["run"] = RUN
+        if (out / RUN_FOLDER).is_dir():
+            files["run"] = RUN_FOLDER
         paths = {name: str(out / file) for name, file in files.items()}
         write_json(out / files["noise"], {**self.summary(), "files": paths})
         write_gallery(self, out / files["gallery"])
@@ -298,7 +298,7 @@ def estimate_noise(run: Run | Path | str, score: str = DEFAULT_SCORE) -> NoiseEs
     """
     check_score(score)
     if not isinstance(run, Run):
-        inner = Path(run) / RUN
+        inner = Path(run) / RUN_FOLDER
         run = Run(inner if inner.is_dir() else Path(run))
     seen = Trajectories.read(run)
     assert run.task is not None  # no audit is older than task.json

@@ -18,7 +18,7 @@ from curriculoss.data.files import reading
 from curriculoss.data.tables import LABEL_COLUMNS
 
 DECISIONS = ("keep", "fix", "drop")
-COLUMNS = ("index", "path", "decision", "given", "label", "written")
+CHANGE_COLUMNS = ("index", "path", "decision", "given", "label", "written")
 
 
 @dataclass(frozen=True)
@@ -138,7 +138,7 @@ def clean(
         )
         for each in made
     ]  # fmt: skip
-    write_cells(folder / "changes.csv", COLUMNS, rows)
+    write_cells(folder / "changes.csv", CHANGE_COLUMNS, rows)
     report = CleaningReport(
         data=str(written), samples_before=len(source.given) + len(source.unreadable), samples=len(stay),
         **{name: sum(each.decision == name for each in made) for name in DECISIONS},

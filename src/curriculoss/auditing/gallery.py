@@ -14,28 +14,28 @@ from markupsafe import Markup
 
 from curriculoss._files import write_text
 from curriculoss._templates import fill
-from curriculoss.auditing.audits import COLUMNS, Audit
+from curriculoss.auditing.audits import SUSPECT_COLUMNS, Audit
 from curriculoss.data import DataError, Dataset, Images
 from curriculoss.data.images import open_image
 
-LARGEST_PAGE = 500  # most samples on a page
-COLUMNS_SHOWN = 12  # most columns of a table's row
-POINTS = 40  # most points of a sparkline
-THUMBNAIL = 128  # pixels
+MOST_SAMPLES = 500  # on a page
+MOST_FEATURES = 12  # shown of a table's row
+MOST_POINTS = 40  # of a sparkline
+THUMBNAIL_SIZE = 128  # pixels
 PIXELATED = 40  # pixels up to which a thumbnail is shown pixel by pixel
 
 
 def write_gallery(found: Audit, path: Path) -> None:
     """Write the page."""
     columns = _columns(found.data.dataset)
-    items = [_item(found, int(i), len(columns)) for i in found.suspects[:LARGEST_PAGE]]
+    items = [_item(found, int(i), len(columns)) for i in found.suspects[:MOST_SAMPLES]]
     content = {"classes": [str(name) for name in found.classes], "items": items, "features": columns}
     content["key"] = hashlib.sha256(json.dumps(content).encode()).hexdigest()[:16]  # of decisions in the browser
     script = resources.files("curriculoss.auditing").joinpath("gallery.js").read_text("utf-8")
     values = {
         "found": found,
         "shown": len(items),
-        "shown_wrong": round(float(found.p_wrong[found.suspects[:LARGEST_PAGE]].sum())),
+        "shown_wrong": round(float(found.p_wrong[found.suspects[:MOST_SAMPLES]].sum())),
         "content": htmlsafe_json_dumps(content, allow_nan=False, separators=(",", ":")),
         "script": Markup(script),  # our own
         "script_hash": base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
@@ -45,12 +45,12 @@ def write_gallery(found: Audit, path: Path) -> None:
 
 def _item(found: Audit, i: int, columns: int) -> dict[str, Any]:
     margins = found.trajectories.soft[:, i].astype(float)
-    if len(margins) > POINTS:
-        margins = margins[np.linspace(0, len(margins) - 1, POINTS).round().astype(int)]
+    if len(margins) > MOST_POINTS:
+        margins = margins[np.linspace(0, len(margins) - 1, MOST_POINTS).round().astype(int)]
     position, dataset = int(found.position[i]), found.data.dataset
     inputs: Any = dataset.train.inputs
     return {
-        **dict(zip(COLUMNS, found.row(i), strict=True)),
+        **dict(zip(SUSPECT_COLUMNS, found.row(i), strict=True)),
         "margins": [round(float(x), 2) for x in margins],
         "image": _thumbnail(inputs, position) if len(dataset.shape) == 3 else "",
         "row": [float(f"{x:.5g}") for x in inputs[position][:columns].tolist()] if columns else [],
@@ -60,10 +60,10 @@ def _item(found: Audit, i: int, columns: int) -> dict[str, Any]:
 def _columns(dataset: Dataset) -> list[str]:
     """The names of the features to show; none for images and embeddings."""
     count = dataset.shape[0]
-    if len(dataset.shape) != 1 or (count > COLUMNS_SHOWN and dataset.feature_names is None):
+    if len(dataset.shape) != 1 or (count > MOST_FEATURES and dataset.feature_names is None):
         return []
     names = dataset.feature_names or tuple(f"feature {i}" for i in range(count))
-    return list(names[:COLUMNS_SHOWN]) if len(names) == count else []  # a column of embeddings has one name for all
+    return list(names[:MOST_FEATURES]) if len(names) == count else []  # a column of embeddings has one name for all
 
 
 def _thumbnail(inputs: Any, position: int) -> str:
@@ -81,7 +81,7 @@ def _thumbnail(inputs: Any, position: int) -> str:
             picture = Image.fromarray(channels.astype(np.uint8))
     except DataError:  # the file has changed since it was read
         return ""
-    picture.thumbnail((THUMBNAIL, THUMBNAIL))
+    picture.thumbnail((THUMBNAIL_SIZE, THUMBNAIL_SIZE))
     kind, memory = "png" if max(picture.size) <= PIXELATED else "jpeg", io.BytesIO()
     picture.save(memory, kind, quality=80)  # PNG has no quality, and ignores it
     return f"data:image/{kind};base64,{base64.b64encode(memory.getvalue()).decode()}"

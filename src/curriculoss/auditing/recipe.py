@@ -8,7 +8,7 @@ from typing import Any
 from curriculoss.data import Dataset
 from curriculoss.runs.spec import AUTO, RunSpec
 
-EMBEDDING = 128  # from this many features on, they count as an embedding, for which a linear classifier is enough
+EMBEDDING_FEATURES = 128  # from this many on, they count as an embedding, for which a linear classifier is enough
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ IMAGES = Recipe("auto", 0.05, (15, 30), 2_000, False)
 
 def audit_spec(name: str, dataset: Dataset, settings: Mapping[str, Any]) -> RunSpec:
     """The recipe for this kind of data, with other settings where they are given."""
-    recipe = IMAGES if len(dataset.shape) == 3 else EMBEDDINGS if dataset.shape[0] >= EMBEDDING else FEATURES
+    recipe = IMAGES if len(dataset.shape) == 3 else EMBEDDINGS if dataset.shape[0] >= EMBEDDING_FEATURES else FEATURES
     count = min(len(dataset.train), int(settings.get("subset") or len(dataset.train)))
     chosen = recipe.settings(count) | dict(settings)
     every = {"test_every": chosen["epochs"], "holdout": 0}  # all samples are audited; test samples have no part in it

@@ -10,7 +10,7 @@ from curriculoss.auditing.trajectories import Trajectories
 from curriculoss.errors import InvalidValueError
 
 Floats = NDArray[np.float64]
-LAST = 0.25  # share of the epochs that `last` averages over
+LAST_SHARE = 0.25  # of the epochs, for `last`
 
 
 def mean(seen: Trajectories) -> Floats:
@@ -20,7 +20,7 @@ def mean(seen: Trajectories) -> Floats:
 
 def last(seen: Trajectories) -> Floats:
     """Minus the soft margin, averaged over the last quarter of the epochs."""
-    return -_average(seen.soft[-max(1, round(LAST * len(seen.soft))) :])
+    return -_average(seen.soft[-max(1, round(LAST_SHARE * len(seen.soft))) :])
 
 
 def after(seen: Trajectories) -> Floats:

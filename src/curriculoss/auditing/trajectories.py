@@ -19,8 +19,8 @@ from curriculoss.fitting import Callback, EpochResult, Loop, Step, predictions
 from curriculoss.margin import soft_margin
 from curriculoss.runs import Run
 
-LARGEST = float(np.finfo(np.float16).max)
-AFTER = "after"  # RUN/after.npz
+FLOAT16_MAX = float(np.finfo(np.float16).max)
+AFTER = "after"  # name of the .npz file of what is recorded after training
 
 
 def hard_margin(logits: Tensor, target: Tensor) -> Tensor:
@@ -113,8 +113,8 @@ class Recorder(Callback):
     def on_step(self, step: Step) -> None:
         assert step.index is not None
         for name, (_, function, _) in RECORDED.items():
-            margin = step.margin if name == "soft" else None
-            values = function(step.logits, step.target) if margin is None else margin
+            known = step.margin if name == "soft" else None
+            values = function(step.logits, step.target) if known is None else known
             if name not in self.seen:
                 self.seen[name] = torch.zeros(self.num_samples, device=values.device)
             self.seen[name][step.index] = values.float()
@@ -122,7 +122,7 @@ class Recorder(Callback):
     def on_epoch_end(self, result: EpochResult) -> None:
         for name, (_, _, kind) in RECORDED.items():
             row = self.seen[name].cpu()
-            row = row.clamp(-LARGEST, LARGEST) if kind is np.float16 else row  # diverging margins would be inf
+            row = row.clamp(-FLOAT16_MAX, FLOAT16_MAX) if kind is np.float16 else row  # diverging margins would be inf
             self.rows[name].append(row.numpy().astype(kind))
 
     def on_fit_end(self) -> None:
