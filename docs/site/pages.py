@@ -30,8 +30,8 @@ ALSO = {  # types that a room returns or takes but does not export
 }
 EXPLORER = """# Explorer
 
-Pick losses, move their hyperparameters, and see how much samples count. `curriculoss explore` writes the same page as one
-file, and with `--run` puts your own runs into it.
+Pick losses, move their hyperparameters, and see how much samples count. `curriculoss explore` writes the same page as
+one file, and with `--run` puts your own runs into it.
 
 ```{raw} html
 <p><a href="../explore.html">Open it on a page of its own</a></p>
