@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 import numbers
 import operator
+from collections.abc import Collection
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from curriculoss._text import suggestion
 from curriculoss.errors import InvalidTypeError, InvalidValueError
 
 # Hyperparameters outside this range overflow when squared or inverted, or are integers that torch cannot take.
@@ -52,6 +54,12 @@ def check_logits(logits: Tensor, target: Tensor, caller: str, soft: bool = False
 def check_target(target: Tensor, caller: str) -> None:
     if not isinstance(target, Tensor) or target.dtype != torch.int64:
         raise InvalidTypeError(f"{caller} expects int64 class indices as target, got {type_name(target)}")
+
+
+def check_known(kind: str, word: str, known: Collection[str], where: str = "") -> None:
+    """Refuse a word that is not among the known ones; the error gives the nearest of them, and all."""
+    if word not in known:
+        raise InvalidValueError(f"unknown {kind} {word!r}{where}{suggestion(str(word), known)}")
 
 
 def check_num_classes(num_classes: int) -> None:

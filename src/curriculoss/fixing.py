@@ -10,8 +10,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from curriculoss._checks import checked_num_classes, is_finite, type_name
-from curriculoss._text import percent, suggestion
+from curriculoss._checks import check_known, checked_num_classes, is_finite, type_name
+from curriculoss._text import percent
 from curriculoss.errors import InvalidTypeError, InvalidValueError
 from curriculoss.initial import affordable_margins, expected_initial_margin
 from curriculoss.losses.base import Curriculum, check_curriculum
@@ -92,8 +92,7 @@ def plan_fix(
         False
     """
     check_curriculum("fix", curriculum)
-    if method not in METHODS:
-        raise InvalidValueError(f"unknown fix {method!r}{suggestion(str(method), METHODS)}")
+    check_known("fix", method, METHODS)
     if method == "logit-bias":
         if num_classes is None or initial_margin is not None or tau is not None:
             raise InvalidValueError("fix 'logit-bias' expects num_classes, and neither tau nor initial_margin")

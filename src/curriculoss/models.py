@@ -15,7 +15,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from curriculoss._text import first_line, suggestion
+from curriculoss._checks import check_known
+from curriculoss._text import first_line
 from curriculoss.errors import CurriculossError, InvalidTypeError, InvalidValueError
 
 Width = Callable[[int], int]
@@ -39,8 +40,7 @@ def make_network(name: str | Network, shape: tuple[int, ...], num_classes: int, 
     """
     if not isinstance(name, str):
         return _own_network(name, shape, num_classes)
-    if name not in NETWORKS:
-        raise InvalidValueError(f"unknown network {name!r}{suggestion(str(name), NETWORKS)}")
+    check_known("network", name, NETWORKS)
     flat = name in ("mlp", "linear")
     if not (len(shape) == 3 or (flat and len(shape) == 1)) or min(shape) < 1:
         expected = "(channels, height, width)" + (" or (features,)" if flat else "")

@@ -13,7 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from curriculoss._text import first_line, suggestion
+from curriculoss._checks import check_known
+from curriculoss._text import first_line
 from curriculoss.errors import InvalidTypeError, InvalidValueError
 
 RATED = ("symmetric", "asymmetric", "asymmetric-blocks", "pairflip", "instance")
@@ -39,8 +40,7 @@ class Noise:
     variant: str = ""
 
     def __post_init__(self) -> None:
-        if self.kind not in NOISE_KINDS:
-            raise InvalidValueError(f"unknown noise {self.kind!r}{suggestion(str(self.kind), NOISE_KINDS)}")
+        check_known("noise", self.kind, NOISE_KINDS)
         if self.kind in RATED and not 0 <= self.rate <= 1:
             raise InvalidValueError(f"{self.kind} noise expects 0 <= rate <= 1, got rate={self.rate}")
         if self.kind not in RATED and self.rate != 0:
@@ -277,8 +277,7 @@ def _human(
     variant = noise.variant or default_human or (first if len(human) == 1 else "")
     if not variant:
         raise InvalidValueError(f"human noise expects a variant, as in human:{first}. Available: {available}")
-    if variant not in human:
-        raise InvalidValueError(f"unknown human labels {variant!r}{suggestion(variant, human)}")
+    check_known("human labels", variant, human)
     _check_labels(f"human {variant}", human[variant], num_classes, len(clean))
     return human[variant].detach().cpu().long().clone()
 

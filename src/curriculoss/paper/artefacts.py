@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from curriculoss._text import suggestion
-from curriculoss.errors import InvalidValueError
+from curriculoss._checks import check_known
 from curriculoss.paper import experiments
 from curriculoss.paper.experiments import CE, CLEAN, FEW, HUMAN, MAE, MAE_SCALE, MAE_SHIFT, MANY, Cell, cells
 from curriculoss.paper.scales import Scale
@@ -108,6 +107,5 @@ ARTEFACTS["claims"] = Artefact("claims", "each claim of the paper, tested on all
 
 def get(name: str) -> Artefact:
     """An artefact by its name; an unknown name is an error that gives the nearest one."""
-    if name not in ARTEFACTS:
-        raise InvalidValueError(f"unknown artefact {name!r}{suggestion(name, ARTEFACTS)}")
+    check_known("artefact", name, ARTEFACTS)
     return ARTEFACTS[name]

@@ -11,8 +11,7 @@ from dataclasses import dataclass, field
 from importlib.resources import files
 from typing import Any
 
-from curriculoss._text import suggestion
-from curriculoss.errors import InvalidValueError
+from curriculoss._checks import check_known
 from curriculoss.paper.experiments import RATES, STAND_IN, Cell
 from curriculoss.runs.spec import RunSpec, preset
 
@@ -93,6 +92,5 @@ DEFAULT = QUICK  # the scale of `results/`
 
 def scale_named(name: str) -> Scale:
     """A scale by its name; an unknown name is an error that gives the nearest one."""
-    if name not in SCALES:
-        raise InvalidValueError(f"unknown scale {name!r}{suggestion(name, SCALES)}")
+    check_known("scale", name, SCALES)
     return SCALES[name]

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import curriculoss.noise as noise_kinds
+from curriculoss._checks import check_known
 from curriculoss._facts import Facts
 from curriculoss._text import first_line, suggestion
 from curriculoss.data.batches import AUGMENTATIONS
@@ -25,13 +26,13 @@ SCHEDULES = ("constant", "cosine", "step", "warmup")
 # Settings that older runs lack, and their values then.
 NEWER = {"test": None, "test_every": 1, "image_size": None, "optimizer": "sgd"}
 AUTO = "auto"  # `AutoLoss`, which is not in the registry because it depends on the number of classes
-CHOICES: Mapping[str, tuple[str | None, ...]] = {
+CHOICES: Mapping[str, tuple[str, ...]] = {
     "optimizer": OPTIMIZERS,
     "schedule": SCHEDULES,
     "precision": ("32-true", "16-mixed", "bf16-mixed", "64-true"),
     "augment": ("auto", *AUGMENTATIONS),
     "initial_margin": ("expected", "measured"),
-    "fix": (None, *METHODS),
+    "fix": METHODS,
 }
 RANGES: Mapping[tuple[str, ...], tuple[Callable[[Any], bool], str]] = {
     ("epochs", "test_every", "subset", "image_size", "patience"): (lambda x: x >= 1, "a whole number >= 1"),
@@ -105,9 +106,8 @@ class RunSpec(Facts):
                 if (value := getattr(self, name)) is not None and not holds(value):
                     raise InvalidValueError(f"{name} expects {words}, got {value!r}")
         for name, allowed in CHOICES.items():
-            if getattr(self, name) not in allowed:
-                known = suggestion(str(getattr(self, name)), [each for each in allowed if each])
-                raise InvalidValueError(f"unknown {name} {getattr(self, name)!r}{known}")
+            if (value := getattr(self, name)) is not None:
+                check_known(name, value, allowed)
         for name, (other, wanted) in ONLY_WITH.items():
             if getattr(self, other) != wanted and getattr(self, name) != getattr(RunSpec, name):
                 raise InvalidValueError(f"{name} belongs to {other} {wanted!r}, got {other} {getattr(self, other)!r}")
@@ -189,9 +189,7 @@ class RunSpec(Facts):
     def from_dict(cls, given: Mapping[str, Any]) -> RunSpec:
         """The spec of a JSON or TOML object; an unknown key is an error."""
         for key in given if isinstance(given, Mapping) else ():
-            if key not in cls.__dataclass_fields__:
-                known = suggestion(str(key), tuple(cls.__dataclass_fields__))
-                raise InvalidValueError(f"unknown key {key!r} in the spec{known}")
+            check_known("key", key, cls.__dataclass_fields__, " in the spec")
         return super().from_dict(given)
 
     @classmethod
@@ -232,8 +230,7 @@ def preset(name: str, **changes: Any) -> RunSpec:
         >>> preset("mnist", epochs=3).network
         'cnn4'
     """
-    if name not in _PAPER:
-        raise InvalidValueError(f"unknown preset {name!r}{suggestion(str(name), _PAPER)}")
+    check_known("preset", name, _PAPER)
     return RunSpec.from_dict({"data": "webvision-50" if name == "webvision" else name, **_PAPER[name], **changes})
 
 

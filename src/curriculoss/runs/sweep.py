@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from curriculoss import _files
+from curriculoss._checks import check_known
 from curriculoss._facts import Facts
-from curriculoss._text import first_line, suggestion
+from curriculoss._text import first_line
 from curriculoss.errors import InvalidValueError, RunError
 from curriculoss.runs.executors import Executor
 from curriculoss.runs.facts import TrainResult
@@ -177,8 +178,7 @@ def read_sweep(path: Path | str) -> tuple[RunSpec, ...]:
 
 def _specs(plain: Any) -> Iterator[RunSpec]:
     for key in _table(plain, "the file"):
-        if key not in KEYS:
-            raise InvalidValueError(f"unknown key {key!r} in the sweep{suggestion(str(key), KEYS)}")
+        check_known("key", key, KEYS, " in the sweep")
     base = _table(plain.get("base", {}), "base")
     grids = plain.get("grid", [])
     seen: dict[str, str] = {}
