@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from curriculoss.initial import expected_initial_margin, measure_initial_margins
-from curriculoss.models import available, make_network
+from curriculoss.models import NETWORKS, make_network
 
 IMAGES = ("cnn4", "cnn8", "resnet34", "resnet50")
 
@@ -39,7 +39,7 @@ def test_parameter_counts_are_the_papers(name: str, shape: tuple[int, ...], num_
 
 
 @pytest.mark.parametrize("shape", [(1, 8, 8), (1, 8, 16), (1, 8, 24), (3, 32, 32), (2, 7, 5), (1, 1, 1), (1, 1, 9)])
-@pytest.mark.parametrize("name", available())
+@pytest.mark.parametrize("name", NETWORKS)
 def test_images_of_any_size_are_taken(name: str, shape: tuple[int, ...]) -> None:
     network = make_network(name, shape, 7, width=0.05)
     logits = network(images(4, *shape))
@@ -118,7 +118,7 @@ def test_a_block_adds_its_input() -> None:
     assert torch.equal(blocks[0](x), x.relu())
 
 
-@pytest.mark.parametrize("name", available())
+@pytest.mark.parametrize("name", NETWORKS)
 def test_normalisation_and_relu_follow_every_layer_but_the_last(name: str) -> None:
     modules = [
         type(x).__name__ for x in make_network(name, (1, 8, 8), 10, width=0.1).modules() if not list(x.children())
@@ -132,7 +132,7 @@ def test_normalisation_and_relu_follow_every_layer_but_the_last(name: str) -> No
         assert modules.count("ReLU") == 1 + 16 * (1 if name == "resnet34" else 2)
 
 
-@pytest.mark.parametrize("name", available())
+@pytest.mark.parametrize("name", NETWORKS)
 def test_weights_are_uniform_with_the_papers_bounds(name: str) -> None:
     torch.manual_seed(0)
     for module in make_network(name, (3, 16, 16), 50, width=0.5).modules():

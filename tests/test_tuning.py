@@ -27,7 +27,7 @@ from curriculoss.runs import Run, RunError, RunSpec
 from curriculoss.runs.task import Training, make_fabric, make_task
 from curriculoss.tuning import choose, search, tune
 from curriculoss.tuning.samples import TrialData
-from curriculoss.tuning.space import FACTORS, RANGES, Space, default_of
+from curriculoss.tuning.space import FACTORS, RANGES, Space
 
 pytestmark = pytest.mark.slow
 
@@ -47,7 +47,7 @@ def run(*arguments, expect=0):
 @pytest.mark.parametrize("name", RANGES)
 def test_ranges_are_within_constraints_and_around_the_defaults(name):
     for key, span in RANGES[name].items():
-        assert span.low <= default_of(name, key) <= span.high
+        assert span.low <= registry.defaults(name)[key] <= span.high
         for value in span[:2]:
             registry.get(name, **{key: value})
 

@@ -75,12 +75,11 @@ def weight_over_initial_margins(
     return draw_weights([panel], starts, heading, size=(6.9, 4.0), legend_columns=min(3, len(curricula)))
 
 
-def all_curricula(num_classes: Sequence[int] = (10, 100), *, columns: int = 3) -> Figure:
+def all_curricula(num_classes: Sequence[int] = (10, 100)) -> Figure:
     """Every registered curriculum with the paper's hyperparameters, over the initial margins.
 
     Args:
         num_classes: Numbers of classes whose initial margins are drawn.
-        columns: Panels per row.
 
     Returns:
         A figure with one panel per loss.
@@ -94,7 +93,7 @@ def all_curricula(num_classes: Sequence[int] = (10, 100), *, columns: int = 3) -
         for name, curricula in _paper_curricula().items()
     ]
     heading = f"Weights over the initial margins (dark to light grey); {meaning_of_points(starts)}"
-    return draw_weights(shown, starts, heading, size=(3.1, 2.9), columns=columns)
+    return draw_weights(shown, starts, heading, size=(3.1, 2.9), columns=3)
 
 
 def _curves(curricula: Mapping[str, Curriculum], starts: Mapping[int, Tensor]) -> list[WeightCurve]:
@@ -239,7 +238,7 @@ def meaning_of_points(starts: Mapping[int, Tensor]) -> str:
     return f"points and numbers: mean initial weight with {' → '.join(f'{k:,}' for k in starts)} classes"
 
 
-def write(axes: Axes, text: str, at: tuple[float, float], offset: tuple[float, float], **how: Any) -> None:
+def annotate(axes: Axes, text: str, at: tuple[float, float], offset: tuple[float, float], **how: Any) -> None:
     """Write text at an offset in points from a place, by default given as a fraction of the axes."""
     how = {"color": INK, "fontsize": 9, "path_effects": [HALO], "zorder": 6, "xycoords": "axes fraction", **how}
     axes.annotate(text, at, offset, textcoords="offset points", annotation_clip=False, **how)
@@ -276,7 +275,7 @@ def set_title(axes: Axes, text: str, below: str = "") -> None:
     pad = 21 if below else 8
     axes.set_title(text, loc="left", color=INK, weight="bold", fontsize=10, pad=pad, parse_math=False)
     if below:
-        write(axes, below, (0, 1), (0, 8), fontsize=8.5, path_effects=[])  # a halo would make outlines of it
+        annotate(axes, below, (0, 1), (0, 8), fontsize=8.5, path_effects=[])  # a halo would make outlines of it
 
 
 def finish(figure: Figure, heading: str, *, across: str = "", up: str = "", key: Sequence[Any] = ()) -> Figure:

@@ -79,11 +79,6 @@ def own_name(network: Network) -> str:
     return f"{named.__module__}:{named.__qualname__}"
 
 
-def available() -> tuple[str, ...]:
-    """The names that `make_network` knows."""
-    return tuple(NETWORKS)
-
-
 def _initialise(module: nn.Module) -> None:
     if isinstance(module, nn.Conv2d):
         nn.init.kaiming_uniform_(module.weight, mode="fan_in", nonlinearity="relu")

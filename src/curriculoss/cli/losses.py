@@ -1,6 +1,5 @@
 """`curriculoss losses`: every loss with its formula and what is known about it."""
 
-import inspect
 import math
 from typing import Any
 
@@ -48,8 +47,7 @@ def losses(as_json: AsJson = False) -> None:
 
 
 def _facts(names: list[str]) -> dict[str, Any]:
-    loss, factory = registry.get(names[0]), registry.factory(names[0])
-    defaults = {x.name: x.default for x in inspect.signature(factory).parameters.values()}
+    loss, defaults = registry.get(names[0]), registry.defaults(names[0])
     plain = {key: x if isinstance(x, (int, float, type(None))) else str(x) for key, x in defaults.items()}
     facts = {"name": names[0], "names": names, "hyperparameters": plain, "constraints": loss.constraints,
              "loss": loss.formula}  # fmt: skip

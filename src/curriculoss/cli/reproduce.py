@@ -72,7 +72,7 @@ def reproduce(
     if folder.is_file():
         raise InvalidValueError(f"--out {folder} is a file; give a folder")
     names = artefacts.ARTEFACTS if artefact == "all" else [artefact]
-    wanted = [plans.Plan(artefacts.get(name), chosen, folder, seeds) for name in names]
+    wanted = [plans.Plan(artefacts.artefact_named(name), chosen, folder, seeds) for name in names]
     options: dict[str, Any] = {"data_dir": data_dir, "download": download}
     if dry_run:
         _print_plan(wanted, jobs, as_json, **options)

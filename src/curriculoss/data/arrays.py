@@ -19,7 +19,7 @@ ROUNDING = 1e-3  # of a column's range: the largest error by rounding to float32
 CHECKED_AT_ONCE = 4096  # rows per step of a check
 
 Array = NDArray[Any]
-Column = tuple[str, Array]  # what to call it in an error, and its values
+NamedColumn = tuple[str, Array]  # what to call it in an error, and its values
 
 
 def read_arrays(path: Path, test: Path | None = None) -> Dataset:
@@ -76,7 +76,7 @@ def _read(path: Path) -> dict[str, Array]:
 
 
 def encode(
-    train: Column, others: Sequence[Column] = (), names: Sequence[str] | None = None
+    train: NamedColumn, others: Sequence[NamedColumn] = (), names: Sequence[str] | None = None
 ) -> tuple[tuple[str, ...], list[Tensor]]:
     """Class names, and int64 labels of the training column followed by those of the others.
 

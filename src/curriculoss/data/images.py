@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
 SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
-Place = str | Path | ZipPath  # of an image: a file, or an entry of a zip file
-FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")  # no format whose reader starts another program
+ImagePlace = str | Path | ZipPath  # of an image: a file, or an entry of a zip file
+IMAGE_FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")  # no format whose reader starts another program
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,14 +61,14 @@ def as_tensor(image: "Image") -> Tensor:
     return torch.frombuffer(bytearray(image.tobytes()), dtype=torch.uint8).view(height, width, -1)
 
 
-def open_image(place: Place, mode: str = "RGB", *, decode: bool = True) -> "Image":
+def open_image(place: ImagePlace, mode: str = "RGB", *, decode: bool = True) -> "Image":
     """An image in the wanted mode, "L" or "RGB"; only its header is read if not `decode`."""
     from PIL import Image
 
     with reading(place, "an image"), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # about odd metadata
         warnings.simplefilter("error", Image.DecompressionBombWarning)
-        with Image.open(place.open("rb") if isinstance(place, ZipPath) else place, formats=FORMATS) as file:
+        with Image.open(place.open("rb") if isinstance(place, ZipPath) else place, formats=IMAGE_FORMATS) as file:
             image: Image.Image = file
             if not decode:
                 return image
@@ -79,7 +79,7 @@ def open_image(place: Place, mode: str = "RGB", *, decode: bool = True) -> "Imag
             return image.convert(mode)
 
 
-def stacked(places: Sequence[Place], size: tuple[int, int], mode: str) -> Tensor:
+def stacked(places: Sequence[ImagePlace], size: tuple[int, int], mode: str) -> Tensor:
     """Images of one width and height as uint8 (N, C, H, W), channels_last in memory as batches are."""
     width, height = size
     pixels = torch.empty((len(places), height, width, len(mode)), dtype=torch.uint8)

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from curriculoss.data.arrays import Column, encode, features
+from curriculoss.data.arrays import NamedColumn, encode, features
 from curriculoss.data.dataset import Dataset, InputFormat, Split
 from curriculoss.data.files import reading
 from curriculoss.data.folders import decoded
@@ -121,7 +121,7 @@ def _input_columns(path: Path, table: Table, label: str) -> list[str]:
     return inputs
 
 
-def _labels(path: Path, table: Table, name: str) -> Column:
+def _labels(path: Path, table: Table, name: str) -> NamedColumn:
     if (row := _first_missing(table[name])) is not None:
         raise DataError(f"{path}: expected a label in every row, got none in row {row}, column {name!r}")
     return f"{path}: column {name!r}", np.asarray(table[name].to_pylist())

@@ -50,6 +50,11 @@ def factory(name: str) -> Callable[..., Any]:
     return found
 
 
+def defaults(name: str) -> dict[str, Any]:
+    """The hyperparameters of the loss of that name, with their defaults."""
+    return {each.name: each.default for each in inspect.signature(factory(name)).parameters.values()}
+
+
 def get(name: str, **hyperparameters: Any) -> Any:
     """The loss of that name.
 
@@ -68,8 +73,7 @@ def get(name: str, **hyperparameters: Any) -> Any:
         >>> get("gce", q=0.5)
         GCE(q=0.5)
     """
-    make = factory(name)
-    known = inspect.signature(make).parameters
+    make, known = factory(name), defaults(name)
     for given in hyperparameters:
         if given not in known:
             raise InvalidValueError(f"{name} has no hyperparameter {given!r}; it takes {', '.join(known) or 'none'}")

@@ -18,7 +18,7 @@ from curriculoss.losses.criterion import Criterion
 from curriculoss.losses.robust import RobustLoss
 from curriculoss.margin import soft_margin
 from curriculoss.monitor.record import Epoch, Groups, Histogram, Samples, Sums
-from curriculoss.monitor.table import Table
+from curriculoss.monitor.table import SampleTable
 from curriculoss.monitor.verdict import Judge
 
 BUFFERED_SAMPLES = 2**15  # kept as they come, before sums are made of them
@@ -67,7 +67,7 @@ class Monitor:
         self.num_classes = num_classes
         self.device = torch.empty(0, device=device).device  # "cuda" is "cuda:0" from now on
         self._weighing = self.criterion.curriculum, self.criterion.scale  # which may change between steps
-        self._table = None if num_samples is None else Table(num_samples, self.device)
+        self._table = None if num_samples is None else SampleTable(num_samples, self.device)
         integers, floats = ("target", "clean", "predicted", "index"), ("margin", "weight")
         self._columns = {name: self._zeros(BUFFERED_SAMPLES, dtype=torch.float32) for name in floats}
         self._columns |= {name: self._zeros(BUFFERED_SAMPLES) for name in integers}

@@ -15,7 +15,7 @@ TABLE_SAMPLES_AT_ONCE = 2**16  # updated in one step when an epoch ends, so that
 ROWS = ("epochs", "first", "last", "mean", "mean_epoch", "spread", "joint", "visits", "total")
 
 
-class Table:
+class SampleTable:
     """Running means of epochs and margins and, around these, Σ dx² and Σ dx·dy, which give the least squares slope.
 
     This is accurate in float32 however far from 0 epochs and margins are (Welford).

@@ -105,7 +105,7 @@ ARTEFACTS = {artefact.name: artefact for artefact in _SHOWN}
 ARTEFACTS["claims"] = Artefact("claims", "each claim of the paper, tested on all runs", "", _TAUS, needs=_SHOWN)
 
 
-def get(name: str) -> Artefact:
+def artefact_named(name: str) -> Artefact:
     """An artefact by its name; an unknown name is an error that gives the nearest one."""
     check_known("artefact", name, ARTEFACTS)
     return ARTEFACTS[name]

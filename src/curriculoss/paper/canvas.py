@@ -16,7 +16,7 @@ from torch import Tensor
 from curriculoss.figures import COLOURS, INK, Array, draw_legend, draw_mean, strip
 from curriculoss.initial import affordable_margins
 from curriculoss.paper.epochs import RunRecords
-from curriculoss.paper.experiments import PLACES, Cell, Row
+from curriculoss.paper.experiments import Cell, Row
 from curriculoss.paper.plans import RUNS, Plan
 from curriculoss.paper.scales import Scale
 from curriculoss.paper.starting_margins import AS_TRAINED, NETWORKS, SAMPLES, Start, initial_margins, num_classes
@@ -59,15 +59,10 @@ class FigureInputs:
         starts, words = {}, []
         for role, margins in found.items():
             starts[self.classes(role)] = affordable_margins(self.classes(role)) if margins is None else margins
-            words.append(self.called(role) + (" (simulated)" if margins is None else ""))
+            words.append(self.scale.called(role) + (" (simulated)" if margins is None else ""))
         shades = "dark and light grey" if len(roles) > 1 else "grey"
         measured = any(margins is not None for margins in found.values())
         return starts, f"{shades}: margins of {' and '.join(words)}" + (f",\n{MEASURED}" if measured else "")
-
-    def called(self, role: str) -> str:
-        """`CIFAR-10`, or `digits for CIFAR-10`."""
-        data = self.scale.data(role)
-        return PLACES[role] if data == role else f"{data} for {PLACES[role]}"
 
     def run(self, cell: Cell) -> Run:
         """The run folder of the first seed."""
@@ -87,7 +82,7 @@ class FigureInputs:
         spec = self.scale.spec(self.cells[0])
         images = "all" if spec.subset is None else f"{spec.subset:,}"
         network = spec.network + ("" if spec.width == 1 else f" width {spec.width:g}")
-        called = self.called(self.cells[0].data)
+        called = self.scale.called(self.cells[0].data)
         return f"scale {self.scale.name}: {called}, {images} images, {network}, {spec.epochs} epochs"
 
     def seeds(self) -> str:

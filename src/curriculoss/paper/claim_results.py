@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -20,7 +20,7 @@ from curriculoss.paper.scales import Scale
 from curriculoss.paper.templates import fill
 
 
-def planned_seeds(scale: Scale, seeds: int | None = None) -> dict[str, int]:
+def planned_seeds(scale: Scale, seeds: int | None) -> dict[str, int]:
     """Seeds per cell, by the hash of its first run; without `seeds`, as many as any artefact plans."""
     planned: Counter[str] = Counter()
     for artefact in ARTEFACTS.values():
@@ -82,9 +82,8 @@ class ClaimResult:
     missing: int  # runs or data sets that it needs and does not have
 
     @classmethod
-    def of(cls, number: int, claim: str, counts: str, found: Iterable[Part | str], missing: set[str]) -> ClaimResult:
+    def of(cls, number: int, claim: str, counts: str, found: Sequence[Part | str], missing: set[str]) -> ClaimResult:
         """Apply the rule to the parts that were found; texts among them are further evidence."""
-        found = list(found)  # which fills `missing`
         parts = [one for one in found if isinstance(one, Part)]
         weakest = min(parts, key=lambda part: part.strength, default=Part("nothing measured", Estimate(None, 0)))
         value, interval = weakest.estimate.value, weakest.estimate.interval

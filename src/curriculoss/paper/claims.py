@@ -24,7 +24,7 @@ from curriculoss.figures import Array
 from curriculoss.fixing import SEVERE
 from curriculoss.initial import expected_initial_margin, simulate_initial_margins
 from curriculoss.paper import experiments, inference
-from curriculoss.paper.artefacts import get
+from curriculoss.paper.artefacts import artefact_named
 from curriculoss.paper.claim_results import ClaimResult, Inquiry, claims_text, planned_seeds, write_claims
 from curriculoss.paper.epochs import SEPARATION, RunRecords
 from curriculoss.paper.experiments import CE, CLEAN, FEW, MAE, MAE_SCALE, MANY, NCE, PLACES, SYMMETRIC, TAUS, Cell, Row
@@ -84,12 +84,12 @@ def _average(values: Array | float) -> float:
 def _listed(numbers: Mapping[str, Array | float]) -> str:
     """`CE 71.2, MAE missing`, with averages over seeds."""
     averages = {name: _average(values) for name, values in numbers.items()}
-    return ", ".join(f"{name} {'missing' if math.isnan(x) else signed(x, 3)}" for name, x in averages.items())
+    return ", ".join(f"{name} {'missing' if math.isnan(x) else signed(x, '.3g')}" for name, x in averages.items())
 
 
 def _noises(*names: str) -> list[str]:
     """The noises of these artefacts, without clean labels."""
-    found = dict.fromkeys(cell.noise for name in names for cell in get(name).cells)
+    found = dict.fromkeys(cell.noise for name in names for cell in artefact_named(name).cells)
     return [noise for noise in found if noise != CLEAN]
 
 

@@ -85,7 +85,7 @@ class RunRecords(dict[str, RunRecord]):
     def read(cls, scale: Scale, folder: Path) -> RunRecords:
         """The runs in a folder's file; none if there is no file yet."""
         groups: dict[str, list[dict[str, Any]]] = {}
-        for row in sorted(read_rows(folder / EPOCHS_FILE, COLUMNS), key=lambda row: int(row["epoch"])):
+        for row in sorted(read_rows(folder / EPOCHS_FILE, COLUMN_READERS), key=lambda row: int(row["epoch"])):
             some = groups.setdefault(row["run"], [])
             if not some or some[-1] != row:  # two files put together have rows twice
                 some.append(row)
@@ -205,7 +205,7 @@ def _percent(text: str) -> float | None:
     return value
 
 
-COLUMNS: Mapping[str, Callable[[str], Any]] = {
+COLUMN_READERS: Mapping[str, Callable[[str], Any]] = {
     **dict.fromkeys(("run", "data", "noise", "loss"), str),
     **dict.fromkeys(("seed", "epoch"), int),
     **dict.fromkeys(MEASURES, _number),

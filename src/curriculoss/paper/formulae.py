@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 from curriculoss.losses import registry
-from curriculoss.paper import artefacts
+from curriculoss.paper.artefacts import artefact_named
+from curriculoss.paper.inference import signed
 from curriculoss.paper.render import Column, Line, TableContent
 
 NOTATION = "Formulae are the code's, on the scale of the loss's own paper. p[i] is the probability of class i, "
@@ -15,9 +14,9 @@ CODE = ("loss", "weight", "original", "primary", "regularizer", "constraints", "
 FACTS = "Facts hold for the default hyperparameters"
 
 
-def named() -> dict[str, Callable[..., Any]]:
-    """Factories of all registered losses by their names, joined where there are several (`MAE/RCE`)."""
-    return {"/".join(names).upper(): factory for factory, names in registry.synonyms().items()}
+def _named() -> dict[str, str]:
+    """The registered name of each loss, by what the table calls it: all of its names (`MAE/RCE`)."""
+    return {"/".join(names).upper(): names[0] for names in registry.synonyms().values()}
 
 
 def losses() -> TableContent:
@@ -28,15 +27,15 @@ def losses() -> TableContent:
             "loss": loss.formula,
             "weight": loss.weight_formula,
             "constraints": loss.constraints,
-            "defaults": _defaults(factory),
+            "defaults": _defaults(key),
             "bounded": _yes(loss.bounded),
             "symmetric": _yes(loss.symmetric),
             "noise ratio": f"{loss.max_noise_ratio:.3g}",
             "peak": f"{loss.peak.weight:.3g}",
-            "at margin": f"{loss.peak.margin:.3g}".replace("-", "−").replace("inf", "∞"),
+            "at margin": signed(loss.peak.margin, ".3g").replace("inf", "∞"),
         }
-        for name, factory in named().items()
-        if (loss := factory().curriculum) is not None
+        for name, key in _named().items()
+        if (loss := registry.get(key).curriculum) is not None
     ]
     notes = (
         f"{NOTATION}p that of the label, which is σ(Δ).",
@@ -56,11 +55,11 @@ def regularizers() -> TableContent:
             "primary": loss.primary.formula,
             "regularizer": loss.regularizer,
             "constraints": loss.constraints,
-            "defaults": _defaults(factory),
+            "defaults": _defaults(key),
             "bounded below": _yes(loss.bounded_below),
         }
-        for name, factory in named().items()
-        if (loss := factory()).curriculum is None
+        for name, key in _named().items()
+        if (loss := registry.get(key)).curriculum is None
     ]
     notes = (
         f"{NOTATION}y the label, K the number of classes, prior the labels' frequencies, peer another sample's label.",
@@ -72,9 +71,8 @@ def regularizers() -> TableContent:
     return _table("table:regularizers", rows, notes)
 
 
-def _defaults(factory: Callable[..., Any]) -> str:
-    parameters = inspect.signature(factory).parameters.values()
-    return ", ".join(f"{each.name}={each.default}" for each in parameters if each.default is not None)
+def _defaults(name: str) -> str:
+    return ", ".join(f"{key}={value}" for key, value in registry.defaults(name).items() if value is not None)
 
 
 def _yes(fact: bool) -> str:
@@ -84,7 +82,7 @@ def _yes(fact: bool) -> str:
 def _table(name: str, rows: Sequence[Mapping[str, str]], notes: tuple[str, ...]) -> TableContent:
     shown = [key for key in rows[0] if key != "name"]
     return TableContent(
-        artefacts.get(name),
+        artefact_named(name),
         tuple(Column((key,), code=key in CODE) for key in shown),
         tuple(Line(row["name"], tuple((row[key],) for key in shown)) for row in rows),
         notes,

@@ -162,9 +162,9 @@ class Part:
         return f"{self.statistic}: {told}; claimed {claimed}: {self.verdict}"
 
 
-def signed(value: float, digits: int = 4) -> str:
+def signed(value: float, form: str = ".4g") -> str:
     """The number with a minus sign, not a hyphen."""
-    return f"{value:.{digits}g}".replace("-", "−")
+    return f"{value:{form}}".replace("-", "−")
 
 
 def combined(parts: Sequence[Part], missing: int = 0) -> str:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from curriculoss.paper.artefacts import Artefact
 from curriculoss.paper.epochs import RunRecords
 from curriculoss.paper.experiments import CE, CLEAN, MANY, NCE_MAE, NCE_MAE_UNIT, PLACES, WEBVISION, Cell
+from curriculoss.paper.inference import signed
 from curriculoss.paper.published import Published, find, published
 from curriculoss.paper.render import Column, Line, TableContent
 from curriculoss.paper.scales import Scale
@@ -181,10 +182,8 @@ def _columns(places: Sequence[tuple[str, str, str]], scale: Scale) -> Iterator[C
     """Heads name what differs between the columns: data set, noise, measure."""
     several = [len({place[at] for place in places}) > 1 for at in range(3)]
     for data, noise, measure in places:
-        real = scale.data(data) == data
-        called = PLACES[data] if real else f"{scale.data(data)} for {PLACES[data]}"
-        labels = noise.replace(":", " ") or ("" if real else CLEAN)
-        parts = (several[0], called), (several[1], labels), (several[2], HEADED_MEASURES[measure][0])
+        labels = noise.replace(":", " ") or ("" if scale.data(data) == data else CLEAN)
+        parts = (several[0], scale.called(data)), (several[1], labels), (several[2], HEADED_MEASURES[measure][0])
         yield Column(tuple(words for differs, words in parts if differs and words))
 
 
@@ -201,24 +200,20 @@ def _shown(entry: Entry, n: int) -> tuple[str, ...]:
     else:
         spread = "" if ours.std is None else f" ± {ours.std:.2f}"
         count = "" if ours.n == n else f", n={ours.n}"
-        lines = [f"{'≤ ' * entry.bound}{_number(ours.mean)}{spread}{count}"]
+        lines = [f"{'≤ ' * entry.bound}{signed(ours.mean, '.2f')}{spread}{count}"]
     if entry.of_best and entry.best is not None:
-        lines.append(f"best {_number(entry.best)}")
+        lines.append(f"best {signed(entry.best, '.2f')}")
     if entry.paper is not None:
-        lines.append(f"paper {_number(entry.paper)}")
+        lines.append(f"paper {signed(entry.paper, '.2f')}")
     if entry.vs_ce is not None or entry.paper_vs_ce is not None:
         relative, paper = (
-            "/" if value is None else f"× {value:#.2g}" if entry.measure in RATIOS else _number(value, "+")
+            "/" if value is None else f"× {value:#.2g}" if entry.measure in RATIOS else signed(value, "+.2f")
             for value in (entry.vs_ce, entry.paper_vs_ce)
         )
         lines.append(f"vs CE {'≤ ' * entry.bound}{relative} ({paper})")
     if entry.tau is not None:
         lines.append(f"τ = {entry.tau:g}")
     return tuple(lines)
-
-
-def _number(value: float, sign: str = "-") -> str:
-    return f"{value:{sign}.2f}".replace("-", "−")
 
 
 def _notes(artefact: Artefact, scale: Scale, found: Sequence[Entry], n: int) -> list[str]:

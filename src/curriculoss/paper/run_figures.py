@@ -24,7 +24,7 @@ from curriculoss.report.ridges import MarginHistory, draw_ridges, ridge_key
 
 NOT_KEPT = "run, but its margins\nwere not kept"
 MOST_RIDGES = 8  # per panel
-FORMATS: Mapping[str, Mapping[str, Any]] = {  # without dates, so that the same figure has the same bytes
+FIGURE_FORMATS: Mapping[str, Mapping[str, Any]] = {  # without dates, so that the same figure has the same bytes
     "pdf": {"metadata": {"CreationDate": None}},
     "svg": {"metadata": {"Date": None}},
     "png": {"dpi": 150},
@@ -42,10 +42,10 @@ def save(figure: Figure, folder: Path, stem: str) -> list[Path]:
     figure.draw_without_rendering()
     figure.set_layout_engine("none")  # each format would lay it out a little differently
     folder.mkdir(parents=True, exist_ok=True)
-    paths = {kind: folder / f"{stem}.{kind}" for kind in FORMATS}
+    paths = {kind: folder / f"{stem}.{kind}" for kind in FIGURE_FORMATS}
     with matplotlib.rc_context(STYLE):
         for kind, path in paths.items():
-            _files.write(path, partial(figure.savefig, format=kind, **FORMATS[kind]))
+            _files.write(path, partial(figure.savefig, format=kind, **FIGURE_FORMATS[kind]))
     return list(paths.values())
 
 

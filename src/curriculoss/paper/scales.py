@@ -12,7 +12,7 @@ from importlib.resources import files
 from typing import Any
 
 from curriculoss._checks import check_known
-from curriculoss.paper.experiments import RATES, STAND_IN, Cell
+from curriculoss.paper.experiments import PLACES, RATES, STAND_IN, Cell
 from curriculoss.runs.spec import RunSpec, preset
 
 Settings = Mapping[str, Any]  # fields of a RunSpec
@@ -53,6 +53,11 @@ class Scale:
     def data(self, role: str) -> str:
         """The data set that stands for one of the paper's, or that one's name if there is none."""
         return str(self.settings[role]["data"]) if role in self.settings else role
+
+    def called(self, role: str) -> str:
+        """`CIFAR-10`, or `digits for CIFAR-10`."""
+        data = self.data(role)
+        return PLACES[role] if data == role else f"{data} for {PLACES[role]}"
 
     def spec(self, cell: Cell, seed: int = 0) -> RunSpec:
         """The run behind a cell."""

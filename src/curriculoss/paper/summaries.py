@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from curriculoss.paper.artefacts import get
+from curriculoss.paper.artefacts import artefact_named
 from curriculoss.paper.epochs import RunRecord, RunRecords
 from curriculoss.paper.experiments import CE, CLEAN, FEW, MAE, MAE_SCALE, MANY, Cell, Row
 from curriculoss.paper.starting_margins import num_classes
@@ -43,7 +43,7 @@ class _Means:
 
 def sentence(name: str, records: RunRecords) -> str:
     """What the runs of a summary figure show."""
-    mean = _Means(records, get(name).seeds(records.scale))
+    mean = _Means(records, artefact_named(name).seeds(records.scale))
     classes = {data: num_classes(data, records.scale) for data in (FEW, MANY)}
     said = fill(
         "summaries", name=name, mean=mean, classes=classes, few=FEW, many=MANY, ce=CE, mae=MAE, scaled=MAE_SCALE

@@ -22,6 +22,7 @@ from curriculoss.losses import registry
 from curriculoss.paper import canvas
 from curriculoss.paper.canvas import FigureInputs
 from curriculoss.paper.experiments import FEW, MAE, MANY, PLACES, ROBUST, TUNED_FIXES, UNDERFIT, Row
+from curriculoss.paper.inference import signed
 from curriculoss.paper.published import find
 from curriculoss.paper.starting_margins import AS_TRAINED, STARTS, Start
 
@@ -110,9 +111,9 @@ def simulated_and_real(inputs: FigureInputs) -> Figure:
         classes, data = inputs.classes(role), inputs.scale.data(role)
         expected = expected_initial_margin(classes)
         printed = find("table:correct_param", row="", data=role, measure="expected_margin") if data == role else None
-        said = "" if printed is None else f", in the paper {_signed(-printed.mean)}"
+        said = "" if printed is None else f", in the paper {signed(-printed.mean, '.2f')}"
         name = PLACES[role] if data == role else f"{PLACES[role]}: {data}"
-        figures.set_title(axes, name, f"K = {classes:,}, E[Δ] = {_signed(expected)}{said}")
+        figures.set_title(axes, name, f"K = {classes:,}, E[Δ] = {signed(expected, '.2f')}{said}")
         axes.plot(*_simulated_density(classes), color=COLOURS[0], linewidth=2)
         axes.axvline(expected, color=COLOURS[1], linewidth=1.2, linestyle="--")
         _draw_real(axes, inputs.starts(role))
@@ -135,10 +136,10 @@ def _draw_real(axes: Axes, starts: Mapping[Start, Tensor]) -> None:
         colour = START_COLOURS[start]
         axes.stairs(density, edges, fill=as_trained, color=colour, alpha=0.6 if as_trained else 1, linewidth=1.2,
                     zorder=0 if as_trained else 1)  # fmt: skip
-        said = f"{start.mode}, {start.initialisation}: {_signed(float(margins.mean()))}"
-        figures.write(axes, said, (0.02, 1), (0, -9 - 10 * place), color=colour, fontsize=7.5, weight="bold")
+        said = f"{start.mode}, {start.initialisation}: {signed(float(margins.mean()), '.2f')}"
+        figures.annotate(axes, said, (0.02, 1), (0, -9 - 10 * place), color=colour, fontsize=7.5, weight="bold")
     if not starts:
-        figures.write(axes, "no such data here", (0.02, 1), (0, -9), fontsize=7.5)
+        figures.annotate(axes, "no such data here", (0.02, 1), (0, -9), fontsize=7.5)
     axes.set_xlim(low, high)
     axes.set_ylim(0, TALLEST)
     figures.strip(axes)
@@ -160,7 +161,3 @@ def _curves(rows: Sequence[Row], starts: Mapping[int, Tensor]) -> list[WeightCur
         WeightCurve(f"{canvas.label(row)}  {mean_weights(loss, starts)}", loss, starts, canvas.look(row))
         for row, loss in found
     ]
-
-
-def _signed(number: float) -> str:
-    return f"{number:.2f}".replace("-", "−")

@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
-from curriculoss.figures import COLOURS, Array, draw_mean, strip, write
+from curriculoss.figures import COLOURS, Array, annotate, draw_mean, strip
 from curriculoss.report.groups import Group, groups, number, rows
 from curriculoss.report.ridges import AXES_AND_DATA, MarginHistory, draw_dynamics, shown_counts
 from curriculoss.runs.folder import Run
@@ -90,7 +90,7 @@ def over_epochs(
             ends.append((float(there[-1] + 1), float(np.nanmean(table[:, there[-1]])), colour))
     if reference is not None:
         axes.axhline(reference[0], color="#999999", linewidth=0.9, linestyle=(0, (4, 3)), zorder=1)
-        write(axes, reference[1], (0, reference[0]), (3, 2), xycoords=AXES_AND_DATA, fontsize=7.5, va="bottom")
+        annotate(axes, reference[1], (0, reference[0]), (3, 2), xycoords=AXES_AND_DATA, fontsize=7.5, va="bottom")
     if limits is not None:
         axes.set_ylim(limits[0], limits[1] if limits[1] is not None else max(10.0, 1.1 * known.max(initial=0.0)))
     axes.margins(x=0.02)
@@ -127,4 +127,4 @@ def _write_ends(axes: Axes, ends: Sequence[tuple[float, float, str]], form: str)
         heights[i] = min(heights[i], ceiling)
         ceiling = heights[i] - apart
     for (_, y, colour), height in zip(ordered, heights, strict=True):
-        write(axes, form.format(y), (1, height), (4, 0), color=colour, fontsize=8, va="center", weight="bold")
+        annotate(axes, form.format(y), (1, height), (4, 0), color=colour, fontsize=8, va="center", weight="bold")

@@ -140,7 +140,7 @@ class Comparison:
         """How far a group has got, if it goes on from there."""
         if group.finished or self.judgements[group] in (Judgement.DIVERGED, Judgement.UNKNOWN):
             return ""
-        return f"after {max(len(rows(run)) for run in group.counted)} of {counted(group.spec.epochs, 'epoch')}"
+        return f"after {max(len(rows(run)) for run in group.counted)} of {plural(group.spec.epochs, 'epoch')}"
 
     def verb(self, group: Group) -> str:
         return self._verb(self.judgements[group], [group])
@@ -198,6 +198,6 @@ def listed(words: Sequence[str]) -> str:
     return " and ".join([*([", ".join(words[:-1])] if words[1:] else []), words[-1]])
 
 
-def counted(count: int, word: str) -> str:
+def plural(count: int, word: str) -> str:
     """`1 run`, `2 runs`."""
     return f"{count:,} {word}{'' if count == 1 else 's'}"

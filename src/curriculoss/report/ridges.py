@@ -16,7 +16,7 @@ from matplotlib.patches import Patch
 from matplotlib.patheffects import withStroke
 
 from curriculoss.errors import InvalidValueError
-from curriculoss.figures import GREYS, INK, MARGIN_COLOURS, Array, finish, panels, set_title, strip, write
+from curriculoss.figures import GREYS, INK, MARGIN_COLOURS, Array, annotate, finish, panels, set_title, strip
 from curriculoss.losses.base import Curriculum
 
 AXES_AND_DATA = ("axes fraction", "data")
@@ -143,9 +143,9 @@ def draw_ridges(axes: Axes, history: MarginHistory, span: tuple[float, float] | 
             axes.fill(*outline, color=MARGIN_COLOURS[name], alpha=0.72, linewidth=0, **how)
             axes.plot(x, top, color="white", linewidth=0.6, **how)
         axes.plot([low, high], [base, base], color=GREYS[0], linewidth=0.6, zorder=1)
-        write(axes, f"{epoch + 1}", (1, base), (5, 0), xycoords=AXES_AND_DATA, fontsize=8, va="bottom")
+        annotate(axes, f"{epoch + 1}", (1, base), (5, 0), xycoords=AXES_AND_DATA, fontsize=8, va="bottom")
     height = len(shown) + 0.45
-    write(axes, "epoch", (1, height), (5, 0), xycoords=AXES_AND_DATA, fontsize=7.5, va="top")
+    annotate(axes, "epoch", (1, height), (5, 0), xycoords=AXES_AND_DATA, fontsize=7.5, va="top")
     if history.curriculum is not None:
         margin = torch.linspace(low, high, 200, dtype=torch.float64)
         weight = history.curriculum.weight(margin) / history.curriculum.unit_weight

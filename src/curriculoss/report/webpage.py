@@ -21,7 +21,7 @@ from curriculoss.errors import InvalidValueError
 from curriculoss.figures import MARGIN_COLOURS
 from curriculoss.report import charts, groups
 from curriculoss.report.groups import LOSS_FIELDS, Group, Mean
-from curriculoss.report.judgement import RULES, Comparison, counted, listed
+from curriculoss.report.judgement import RULES, Comparison, listed, plural
 from curriculoss.report.ridges import margin_ridges, span_of
 from curriculoss.report.svg import colour_variable, inline_svg
 from curriculoss.runs.folder import Run
@@ -45,7 +45,7 @@ def build(runs: Sequence[Run], out: Path) -> Path:
         raise InvalidValueError("a report expects at least one run, got none")
     out = Path(out)
     text = fill("curriculoss.report", "webpage.html", _content(list(runs), out), html=True,
-                cell=_cell, colour=colour_variable, count=counted, value=_value, percent=percent)  # fmt: skip
+                cell=_cell, colour=colour_variable, count=plural, value=_value, percent=percent)  # fmt: skip
     write_text(out, text)
     return out
 

@@ -120,7 +120,7 @@ def _make_network(run: Run, expected: InputFormat, network: Network | None) -> n
     if isinstance(network, nn.Module):
         return deepcopy(network)  # the caller's own stays as it is
     name = run.result.network
-    if network is None and name not in models.available():
+    if network is None and name not in models.NETWORKS:
         raise RunError(f"{run.path} was trained with a network of your own, {name}: give it as network= or --network")
     return models.make_network(
         name if network is None else network, expected.input_shape, len(expected.class_names), width=run.spec.width

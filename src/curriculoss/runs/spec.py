@@ -34,7 +34,7 @@ CHOICES: Mapping[str, tuple[str, ...]] = {
     "initial_margin": ("expected", "measured"),
     "fix": METHODS,
 }
-RANGES: Mapping[tuple[str, ...], tuple[Callable[[Any], bool], str]] = {
+LIMITS: Mapping[tuple[str, ...], tuple[Callable[[Any], bool], str]] = {
     ("epochs", "test_every", "subset", "image_size", "patience"): (lambda x: x >= 1, "a whole number >= 1"),
     ("batch_size",): (lambda x: x >= 2, "a whole number >= 2"),
     ("seed", "noise_seed"): (lambda x: 0 <= x < 2**63, "a whole number >= 0 and below 2**63"),
@@ -101,7 +101,7 @@ class RunSpec(Facts):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for names, (holds, words) in RANGES.items():
+        for names, (holds, words) in LIMITS.items():
             for name in names:
                 if (value := getattr(self, name)) is not None and not holds(value):
                     raise InvalidValueError(f"{name} expects {words}, got {value!r}")

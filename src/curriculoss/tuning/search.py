@@ -36,7 +36,7 @@ from curriculoss.tuning.select import choose
 from curriculoss.tuning.space import FACTORS, LOSSES, Candidate, Space
 
 STUDY = "study.log"
-STATES = {TrialState.COMPLETE: "finished", TrialState.PRUNED: "given up", TrialState.FAIL: "diverged"}
+STATE_WORDS = {TrialState.COMPLETE: "finished", TrialState.PRUNED: "given up", TrialState.FAIL: "diverged"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -276,7 +276,7 @@ def _judged(study: optuna.Study, labels: NDArray[Any]) -> tuple[TrialResult, ...
         candidate = Candidate.from_dict(trial.user_attrs["settings"])
         at = whole.index(place) if place in whole else None
         results.append(TrialResult(
-            **vars(candidate), trial=place, name=candidate.spec(RunSpec()).loss_name, state=STATES[trial.state],
+            **vars(candidate), trial=place, name=candidate.spec(RunSpec()).loss_name, state=STATE_WORDS[trial.state],
             epochs=trial.last_step, validation_accuracy=trial.value, chosen=at == choice.chosen,
             near_the_best=at is not None and bool(choice.near[at]),
             agreement=None if at is None else float(choice.agreement[at]),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -70,7 +69,7 @@ class Space:
 
     def default(self, name: str) -> dict[str, Any]:
         """The first trial of a loss, in Optuna's names: default hyperparameters and rates, scaled with the usual τ."""
-        params = {f"{name}.{key}": default_of(name, key) for key in RANGES.get(name, {})}
+        params = {f"{name}.{key}": registry.defaults(name)[key] for key in RANGES.get(name, {})}
         rates = {key: getattr(self.base, key) for key in FACTORS}
         return {"loss": name, **params, "fix": "scale", "tau": min(TAU, self.most_tau), **rates}
 
@@ -78,11 +77,6 @@ class Space:
     def most_tau(self) -> float:
         """|E[Δ]|, rounded down to two digits."""
         return math.floor(-100 * expected_initial_margin(self.num_classes)) / 100
-
-
-def default_of(name: str, key: str) -> Any:
-    """The default of a loss's hyperparameter."""
-    return inspect.signature(registry.factory(name)).parameters[key].default
 
 
 def _draw(trial: Trial, name: str, span: Range) -> float:
