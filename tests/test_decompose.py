@@ -269,10 +269,10 @@ def test_gradients_need_not_be_enabled() -> None:
 @pytest.mark.parametrize(
     ("loss", "error", "said"),
     [
-        (lambda s, y: F.cross_entropy(s, y).item(), TypeError, r"return one number a sample, got float$"),
-        (lambda _s, _y: None, TypeError, "return one number a sample, got None"),
-        (lambda s, _y: s, TypeError, "return one number a sample, got 7$"),
-        (lambda s, y: s.argmax(1) == y, TypeError, r"return one number a sample, got torch.bool \(1,\)"),
+        (lambda s, y: F.cross_entropy(s, y).item(), TypeError, r"return one number per sample, got float$"),
+        (lambda _s, _y: None, TypeError, "return one number per sample, got None"),
+        (lambda s, _y: s, TypeError, "return one number per sample, got 7$"),
+        (lambda s, y: s.argmax(1) == y, TypeError, r"return one number per sample, got torch.bool \(1,\)"),
         (lambda s, y: (s.argmax(1) == y).float(), ValueError, "depends on the logits differentiably, got a constant"),
         (lambda s, _y: torch.ones(len(s), requires_grad=True), ValueError, "differentiably, got one that does not"),
     ],

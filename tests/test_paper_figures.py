@@ -215,7 +215,7 @@ def test_margins_that_were_cut_are_an_error_that_says_what_to_do(trained: Path, 
     kept = tmp_path / histories.HISTORIES_FILE
     whole = kept.read_bytes()
     kept.write_bytes(whole[:300])
-    with pytest.raises(RunError, match=r"cannot read .*margin-histograms\.npz: it is no whole .*; restore it"):
+    with pytest.raises(RunError, match=r"cannot read .*margin-histograms\.npz: it is not a complete .*; restore it"):
         drawn("figure:dynamics", tmp_path, scale=TINY)
     kept.unlink()
     drawn("figure:dynamics", tmp_path, scale=TINY)

@@ -398,7 +398,7 @@ def test_ignored_samples_may_hold_anything(make, poison):
 
 # ---- errors ----
 
-BAD_PRIOR = "CR expects prior >= 0 that sums to 1, one number a class, got prior="
+BAD_PRIOR = "CR expects prior >= 0 that sums to 1, one number per class, got prior="
 
 
 @pytest.mark.parametrize(

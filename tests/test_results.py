@@ -82,7 +82,7 @@ def test_records_in_another_order_or_twice_are_the_same(copy):
     ("name", "old", "new", "said"),
     [
         ("claims.json", b"]", b"", "claims.json: it is not whole"),
-        ("initial-margins.csv", b"cifar100,", b"cifar10,", "of cifar100 it has not 128 margins of each of 8"),
+        ("initial-margins.csv", b"cifar100,", b"cifar10,", "it does not have 128 margins of each of 8 networks"),
     ],
 )
 def test_a_damaged_file_is_named(copy, name, old, new, said):

@@ -14,12 +14,12 @@ mapped: Callable[[], bool] = getattr(torch._C, "_are_functorch_transforms_active
 
 
 def transformed() -> bool:
-    """Whether torch.compile or a transform of torch.func is at work, which read what we do instead of running it."""
+    """Whether torch.compile or a transform of torch.func is active: both trace our code instead of running it."""
     return torch.compiler.is_compiling() or mapped()
 
 
 def apply_function(function: type[Function], *inputs: Any) -> Any:
-    """`function.apply(*inputs)`, sparing the 50 µs in which it reads its own signature unless a transform needs it."""
+    """`function.apply(*inputs)` without the 50 µs it takes to read its own signature, unless a transform needs it."""
     if transformed():
         return function.apply(*inputs)
     if not torch.is_grad_enabled():  # there is nothing to remember
@@ -28,7 +28,7 @@ def apply_function(function: type[Function], *inputs: Any) -> Any:
 
 
 def autocast(tensor: Tensor) -> bool:
-    """Whether operations on its device are cast automatically; a device without autocast would be an error to ask."""
+    """Whether autocast is on for the tensor's device; torch refuses the question for a device without autocast."""
     device = tensor.device.type
     return is_autocast_available(device) and torch.is_autocast_enabled(device)
 

@@ -135,7 +135,7 @@ def _margins(logits: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _probes(margin: Tensor, target: Tensor, num_classes: int) -> tuple[Tensor, Tensor]:
-    """Samples with the same margins and everything else different: the next label, and all other classes alike."""
+    """Samples with the same margins but nothing else in common: the next label, and equal logits for all others."""
     labels = (target + 1) % num_classes
     probes = margin.new_zeros(len(margin), num_classes)
     return probes.scatter(1, labels.unsqueeze(1), (margin + math.log(num_classes - 1)).unsqueeze(1)), labels
@@ -157,7 +157,7 @@ def _differentiate(
 
 
 def _forms(loss_fn: LossFunction) -> Iterator[LossFunction]:
-    """The loss without reduction, if there is such a thing, and the loss as it is."""
+    """The loss without reduction, if it offers that, and the loss as given."""
     try:
         known = inspect.signature(loss_fn.forward if isinstance(loss_fn, nn.Module) else loss_fn).parameters
     except (TypeError, ValueError):  # some functions written in C have no signature
@@ -196,7 +196,7 @@ def _one_by_one(loss: LossFunction, logits: Tensor, target: Tensor) -> _Gradient
     samples = [_call(loss, logits[i : i + 1], target[i : i + 1]) for i in range(len(logits))]
     if any(len(sample.values) != 1 for sample in samples):
         got = len(samples[0].values)
-        raise InvalidTypeError(f"decompose expects the loss to return one number a sample, got {got}")
+        raise InvalidTypeError(f"decompose expects the loss to return one number per sample, got {got}")
     values, gradients = [x.values for x in samples], [x.gradients for x in samples]
     return _Gradients(torch.cat(values), torch.cat(gradients), max(x.tolerance for x in samples))
 
@@ -213,7 +213,7 @@ def _call(loss: LossFunction, logits: Tensor, target: Tensor) -> _Gradients:
         value = loss(logits, target)
         if not isinstance(value, Tensor) or not value.is_floating_point():
             got = type_and_shape(value)
-            raise InvalidTypeError(f"decompose expects the loss to return one number a sample, got {got}")
+            raise InvalidTypeError(f"decompose expects the loss to return one number per sample, got {got}")
         if not value.requires_grad:
             raise InvalidValueError(f"{expected} a constant")
         (gradient,) = torch.autograd.grad(value.sum(), logits, allow_unused=True)

@@ -40,7 +40,7 @@ def doctor(data_dir: DataDir = None, as_json: AsJson = False) -> None:
     curriculoss doctor
     curriculoss doctor --json
 
-    Nothing is downloaded or changed. What is missing is no error unless you need it.
+    Nothing is downloaded or changed. A missing part is an error only if you need it.
     """
     found = [*_installation(), *_extras(), *_devices(), *_kernels(), *_data(data_dir)]
     if as_json:

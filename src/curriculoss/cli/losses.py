@@ -40,7 +40,7 @@ def losses(as_json: AsJson = False) -> None:
             unbounded = "unbounded below: needs weight decay or early stopping"
             facts = f"first term {row['primary']}\n{'' if row['bounded_below'] else unbounded}"
         cells = "\n".join(row["names"]), formulas, f"{defaults}\n{row['constraints']}", facts
-        table.add_row(*map(Text, cells), end_section=True)  # brackets, as in p[y], are no markup
+        table.add_row(*map(Text, cells), end_section=True)  # brackets, as in p[y], are not markup
     for title, table in (("Standard form", standard), ("With a second term", second)):
         if table.row_count:
             new_console().print(f"\n[bold]{title}[/bold]", table, sep="\n", highlight=False)

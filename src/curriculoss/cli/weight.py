@@ -101,7 +101,7 @@ def _standard(curriculum: Curriculum, num_classes: int) -> _Answer:
 
 
 def _second_term(loss: Any, num_classes: int, drawn: bool) -> _Answer:
-    """Measure the weight, which is no function of the margin: for initial logits, and some that favour the label."""
+    """Measure the weight, here not a function of the margin, at initial logits and at some that favour the label."""
     generator = torch.Generator().manual_seed(0)
     count = max(4, min(1000, initial.SCORES_AT_ONCE // num_classes))
     logits = torch.randn(count, num_classes, generator=generator)

@@ -118,7 +118,7 @@ def fuse_lm_head(model: PreTrainedModel, loss: Loss | Criterion) -> FusedLMHead:
         What undoes it: `.restore()`. Its `.loss.criterion` is the criterion that is trained with.
 
     Raises:
-        InvalidTypeError: If the model is no causal language model, or its last layer is not linear.
+        InvalidTypeError: If the model is not a causal language model, or its last layer is not linear.
         InvalidValueError: If the model scales or caps its logits, or is fused already. While it is fused, also in
             training that goes past the model's `forward`, as TRL's SFTTrainer does by default.
 

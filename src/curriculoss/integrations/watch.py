@@ -20,8 +20,9 @@ logger = logging.getLogger(__name__)
 
 
 class Watch:
-    """Between `listen` and `pause`, passes each call of the loss to a monitor, with the optimiser's current learning
-    rate, which is that of the next step also where gradients are accumulated.
+    """Between `listen` and `pause`, passes each call of the loss to a monitor, with the optimiser's learning rate.
+
+    That is the rate of the next step, also where gradients are accumulated.
 
     Args:
         num_samples: The size of the training set, if the monitor is to follow single samples.
@@ -97,7 +98,7 @@ class Watch:
         return {name: value for name, value in values.items() if value is not None}
 
     def state_dict(self) -> dict[str, Any]:
-        """The current state; in a process group, that of the last epoch's end, the only one that processes share."""
+        """The current state; in a process group, the one at the end of the last epoch, which all processes share."""
         return self._saved if self.monitor is None or in_process_group() else self._now(self.monitor)
 
     def _now(self, monitor: Monitor) -> dict[str, Any]:

@@ -211,7 +211,7 @@ class Curriculum(Loss, MarginLoss):
         return ", ".join(f"{field.name}={getattr(self, field.name)!r:.60}" for field in fields(self))
 
     def _check_peak(self) -> None:
-        """Hyperparameters so extreme that the largest weight is no ordinary number break all that follows."""
+        """Refuse hyperparameters so extreme that the largest weight overflows or underflows."""
         if transformed():  # a number that torch.compile knows by name has no value yet
             return
         try:

@@ -21,9 +21,11 @@ def _softplus(value: Tensor) -> Tensor:
 
 
 def _split(margin: Tensor, loss: float, least: float) -> tuple[Tensor, Tensor | float]:
-    """The margin as near + rest with e^(−rest) = tail, for losses that fall like e^(−Δ) beyond 300, so that nothing on
-    the way underflows before the loss does. Given are the loss and the least of what is on the way as multiples of
-    1 − p, where that is small: σ(−710) is 0, but other numbers below 2e−308 lose their digits one by one."""
+    """The margin as near + rest, and tail = e^(−rest), for losses that fall like e^(−Δ) beyond Δ = 300.
+
+    Without the split, an intermediate result could underflow before the loss does: σ(−710) is 0, but other numbers lose
+    their digits one by one below 2e−308. `loss` and `least`, the smallest intermediate result, are multiples of 1 − p.
+    """
     if loss < 3 and least > 1e-3 * loss:
         return margin, 1.0
     return margin.clamp(max=300.0), (300.0 - margin.clamp(min=300.0)).exp()

@@ -10,7 +10,7 @@ from torch import Tensor
 
 Weight = Callable[[Tensor], Tensor]
 
-MOST_KNOTS = 2**16  # enough for any number of kinks; what is rough everywhere, such as weights in float32, stays so
+MOST_KNOTS = 2**16  # enough for any number of kinks, but not for weights rough everywhere, such as float32 ones
 
 
 def _gauss_legendre(count: int = 20) -> tuple[Tensor, Tensor]:

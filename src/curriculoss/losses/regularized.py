@@ -216,7 +216,7 @@ class CR(Regularized):
 
     formula = "-log(p[y]) + beta*sum(prior[i]*log(p[i]) for i in range(K))"
     regularizer = "sum(prior[i]*log(p[i]) for i in range(K))"
-    constraints = "prior >= 0 that sums to 1, one number a class"
+    constraints = "prior >= 0 that sums to 1, one number per class"
     primary = CE()
 
     def __post_init__(self) -> None:
@@ -350,7 +350,7 @@ class ActivePassive(Loss):
         object.__setattr__(self, "terms", terms)
 
     @property
-    def formula(self) -> str:  # type: ignore[override]  # that of the others is a constant
+    def formula(self) -> str:  # type: ignore[override]  # a constant in the other losses
         return " + ".join(f"{weight:g}*{type(loss).__name__}" for loss, weight in self.terms)
 
     def __repr__(self) -> str:

@@ -20,7 +20,7 @@ VERDICT_KINDS = ("underfits", "diverged", "noise carries", "noise rises")
 def initial_verdict(curriculum: Curriculum | None, margins: Tensor) -> str | None:
     """A warning if samples with these margins, those before training, get too little weight to be learned.
 
-    The rule is that of `underfitting`. It knows fixed curricula alone: None gives None.
+    The rule is that of `underfitting`, for fixed curricula alone; without one the result is None.
     """
     margins = margins[margins.isfinite()].double()
     # With a mean above 0, the network fits its labels already.

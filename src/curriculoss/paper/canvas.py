@@ -103,7 +103,7 @@ class EpochCurve:
 
 
 def draw_epochs(axes: Axes, curves: Sequence[EpochCurve], columns: int) -> None:
-    """Draw means over seeds and their range; what is missing says so in the legend, or in the empty panel."""
+    """Draw means over seeds and their range; the legend, or the empty panel, says what is missing."""
     there = [curve for curve in curves if curve.values.size]
     if not there:
         say(axes, ", ".join(sorted({curve.lack for curve in curves})))

@@ -174,7 +174,7 @@ def _record(rows: list[dict[str, Any]]) -> RunRecord:
 def _from_folder(run: Run) -> RunRecord:
     spec, histograms = run.spec, run.arrays("histograms")
     if not len(run.metrics) == len(histograms["clean"]) == spec.epochs:
-        raise DamagedError(f"{run.path} has not all of its {spec.epochs} epochs")
+        raise DamagedError(f"{run.path} does not have all of its {spec.epochs} epochs")
     values = {key: [row[key] for row in run.metrics] for key in RUN_MEASURES}
     values[SEPARATION] = list(map(_separation, histograms["clean"], histograms["noisy"]))
     curves = {key: tuple(None if x is None else rounded(x) for x in some) for key, some in values.items()}

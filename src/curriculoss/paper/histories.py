@@ -29,7 +29,7 @@ class Histories:
                 with self._file.open("rb") as raw, np.load(raw, allow_pickle=False) as found:
                     self._arrays = {name: found[name] for name in found.files}
             except Exception:  # numpy and zipfile raise whatever they stumble on
-                raise damaged(self._file, "it is no whole .npz file") from None
+                raise damaged(self._file, "it is not a complete .npz file") from None
 
     @property
     def edges(self) -> Array:

@@ -62,7 +62,7 @@ def difference(first: Sequence[float], second: Sequence[float]) -> Estimate:
 
 
 def one_more(values: Sequence[float]) -> tuple[float, float]:
-    """The interval in which one more value of the same kind is expected."""
+    """The prediction interval for one more value of the same kind."""
     return _around(float(np.mean(values)), float(np.std(values, ddof=1)) * math.sqrt(1 + 1 / len(values)), len(values))
 
 

@@ -97,7 +97,7 @@ class Plan:
         return records, records.add(new, self.folder) if new else {}
 
     def _records(self) -> RunRecords:
-        """Records of whole runs. A folder has one scale: its page and tables would not tell two apart."""
+        """Records of whole runs. A folder has one scale, because its page and tables do not name it per run."""
         records = RunRecords.read(self.scale, self.folder)
         for name, scale in SCALES.items():
             if name != self.scale.name and any(spec.hash in records for spec in all_runs(scale).values()):
@@ -106,7 +106,7 @@ class Plan:
         return records.whole(self.runs().values())
 
     def make(self, *, data_dir: Path | str | None = None) -> Made:
-        """Write the artefact's files and the page from what is recorded, which may be less than everything."""
+        """Write the artefact's files and the page from the recorded runs, which may not be all."""
         records, _ = self.take_up()
         text, files = MAKERS[self.artefact.kind](self, records, data_dir)
         planned = all_runs(self.scale, self.folder).values()
@@ -155,7 +155,7 @@ def expect_data(
     here = {name for name, each in DATA_SETS.items() if each.is_here(data_dir)}
     if not download and (absent := sorted({spec.data for spec in specs} - here)):
         folder = data_folder(data_dir)
-        what = "lacks" if folder.is_dir() else "is no folder, and runs need"
+        what = "lacks" if folder.is_dir() else "is not a folder, and runs need"
         raise DataError(f"{folder} {what} {', '.join(absent)}; give --data-dir, or add --download")
 
 

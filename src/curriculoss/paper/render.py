@@ -86,7 +86,7 @@ def _blocks(table: TableContent, width: int) -> list[TableContent]:
 
 
 def _sizes(table: TableContent) -> list[int]:
-    """Characters that each column takes, that of the labels first."""
+    """Width of each column in characters, the labels' column first."""
     rows = [*table.head, *itertools.chain(*table.body)]
     return [max(map(len, column)) for column in zip(*rows, strict=True)]
 

@@ -88,7 +88,7 @@ def initial_margins(
         if named.items() <= row.items() and start in found:
             found[start].setdefault(row["seed"], []).append(float(row["margin"]))
     if any([len(some) for some in of.values()] != [SAMPLES] * NETWORKS for of in found.values()):
-        lack = f"of {spec.data} it has not {SAMPLES} margins of each of {NETWORKS} networks"
+        lack = f"it does not have {SAMPLES} margins of each of {NETWORKS} networks for {spec.data}"
         raise damaged(folder / INITIAL_FILE, lack)
     return {start: torch.tensor([*of.values()]) for start, of in found.items()}
 

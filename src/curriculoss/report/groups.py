@@ -52,7 +52,7 @@ def failure(run: Run) -> Divergence | None:
 def fix_plan(run: Run, num_classes: int | None) -> FixPlan | None:
     """What the fix of a run did to its loss, as recorded; for unfinished and older runs it is planned again.
 
-    None without a fix, and for such runs if the fix depended on measured margins.
+    None without a fix, and where a fix that depended on measured margins would have to be planned again.
     """
     spec, base = run.spec, run.spec.curriculum
     if spec.fix is None or base is None:

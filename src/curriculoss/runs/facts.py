@@ -21,7 +21,7 @@ from curriculoss.fixing import FixPlan
 
 @dataclass(frozen=True)
 class NetworkFacts(Facts):
-    """A network of the user's own."""
+    """What is recorded about a user's own network."""
 
     class_name: str
     parameters: Mapping[str, tuple[int, ...]]  # the shape of each

@@ -24,7 +24,7 @@ from curriculoss.runs.executors import RETRIES, Pool
 
 REACH_SECONDS, ANSWER_SECONDS = 5.0, 30.0  # for a connection, and for an answer that only Ray gives
 STORE_BYTES = 200_000_000  # of a local cluster; results are small
-# Read by Ray as it is imported. The one with the odd name keeps a local cluster on the loopback address.
+# Ray reads these when it is imported. The one with the odd name keeps a local cluster on the loopback address.
 LOCAL_SETTINGS = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0", "RAY_AUTH_MODE": "token"}
 LOOPBACK = "127.0.0.1"
 
@@ -80,7 +80,7 @@ class RayExecutor:
         ray = _import_ray()
         if self.address is not None:
             _expect_cluster(self.address)
-        ray._private.worker._worker_logs_enabled = False  # a dead worker is told on stdout, even in the middle of JSON
+        ray._private.worker._worker_logs_enabled = False  # it would report dead workers on stdout, amid our JSON
         handler = signal.getsignal(signal.SIGTERM)
         try:
             ray.init(address=self.address or "local", **settings)
@@ -95,7 +95,7 @@ class RayExecutor:
         return ray
 
     def _expect_room(self, nodes: list[dict[str, Any]]) -> None:
-        """RunError if no node could ever take a run: Ray would wait for one without a word."""
+        """RunError if no node is large enough for a run: Ray would wait silently for one that is."""
         here = [node["Resources"] for node in nodes if node["Alive"]]
         if not any(each.get("CPU", 0) >= self.cpus and each.get("GPU", 0) >= self.gpus for each in here):
             most = ", ".join(f"{each.get('CPU', 0):g} and {each.get('GPU', 0):g}" for each in here)

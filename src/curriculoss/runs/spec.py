@@ -146,7 +146,7 @@ class RunSpec(Facts):
 
     @property
     def curriculum(self) -> Curriculum | None:
-        """The fixed curriculum of the loss before any fix, or None if its weight is no fixed function of the margin."""
+        """The fixed curriculum of the loss before any fix, or None if its weight is not a fixed function of Δ."""
         return None if self.loss == AUTO else self.make_loss().curriculum
 
     @property

@@ -41,7 +41,7 @@ class RunState(Facts):
     loss: str
     noise: str
     seed: int
-    state: str  # one of STATES; "stopped" has begun, and nobody trains it now
+    state: str  # one of STATES; "stopped": begun, but not being trained now
     epochs: int  # done
     of: int
     seconds_left: float | None = None  # of a running one, once an epoch is done
@@ -78,7 +78,7 @@ class Sweep:
     def train(
         self, executor: Executor | None = None, *, watch: Callable[[], None] | None = None, **options: Any
     ) -> tuple[dict[Path, TrainResult], dict[Path, RunError]]:
-        """Train what is not finished. No failing run stops the others, and all that failed before are tried again.
+        """Train all unfinished runs, including those that failed before. A failing run does not stop the others.
 
         Args:
             executor: Where to train; by default in processes on this machine.
@@ -110,7 +110,7 @@ class Sweep:
         return results, failed
 
     def states(self, *, alive: bool | None = None) -> list[RunState]:
-        """How far each run is. `alive` says whether somebody trains the sweep, if the caller knows."""
+        """How far each run is. `alive` says whether the sweep is being trained, if the caller knows."""
         alive = _files.is_locked(self.folder) if alive is None else alive
         failures = self._failures()
         return [_state(folder, spec, alive, failures.get(spec.hash)) for folder, spec in self.runs().items()]
@@ -139,7 +139,7 @@ def _state(folder: Path, spec: RunSpec, alive: bool, failure: str | None) -> Run
     else:
         state = "running" if alive else "stopped"
     if state == "running" and done:
-        with suppress(RunError):  # its folder may have been removed meanwhile, which is no reason to stop the others
+        with suppress(RunError):  # its folder may just have been removed; the other runs go on
             rows = Run(folder).metrics
             left = (spec.epochs - done) * sum(row["train_seconds"] + row["test_seconds"] for row in rows) / len(rows)
     return RunState(folder, spec.hash, spec.loss_name, spec.noise, spec.seed, state, done, spec.epochs, left,

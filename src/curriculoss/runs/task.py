@@ -133,7 +133,7 @@ def make_task(
 
 
 def make_network(spec: RunSpec, task: Task, own: Network | None = None) -> nn.Module:
-    """The network that a spec names, from the run's seed; one's own has to be given, since no spec imports anything."""
+    """The network that a spec names, made from the run's seed. A user's own is passed in: a spec imports nothing."""
     torch.manual_seed(spec.seed)
     if own is None and ":" in spec.network:
         raise InvalidValueError(
