@@ -90,10 +90,12 @@ def test_files_of_an_audit_agree_with_what_json_says(tmp_path):
 def test_audit_is_told_to_people_too_and_is_not_run_again(tmp_path):
     command = ("audit", "digits", "--noise", "symmetric:0.3", "--subset", "200", "--epochs", "2", "--out", tmp_path)
     first = run(*command).stdout
+    (tmp_path / ".suspects.csv.123.part").write_text("left by a process that was killed")
     before = (tmp_path / "run/result.json").stat().st_mtime_ns
     assert run(*command).stdout == first and (tmp_path / "run/result.json").stat().st_mtime_ns == before
     assert "of the 200 labels seem to be wrong" in first and "in truth 30 % are wrong" in first
     assert f"look at them: {tmp_path / 'audit.html'}" in first and "curriculoss clean" not in first  # it has no path
+    assert not list(tmp_path.rglob(".*.part"))
 
 
 def test_images_that_cannot_be_read_are_listed_skipped_and_counted(pets, tmp_path):

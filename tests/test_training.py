@@ -31,6 +31,7 @@ from curriculoss.runs import Run, RunError, RunSpec, train
 from curriculoss.runs.facts import FixFacts, NetworkFacts, TaskFacts
 from curriculoss.runs.many import folder_name, train_many
 from curriculoss.runs.task import _content, make_criterion, make_network, make_task
+from curriculoss.runs.writing import RunWriter
 from tests.run_folders import ARRAYS, same, timeless
 
 QUICK = {"data": "digits", "network": "mlp", "width": 0.125, "epochs": 3, "noise": "symmetric:0.3"}
@@ -432,6 +433,21 @@ def test_tensorboard_files_are_written_if_wanted(tmp_path):
     train(RunSpec(**QUICK), tmp_path, tensorboard=True)
     events = EventAccumulator(str(tmp_path / "tensorboard")).Reload()
     assert [x.step for x in events.Scalars("test_accuracy")] == [1, 2, 3]
+
+
+def test_tensorboard_has_every_epoch_once_of_a_run_killed_just_after_a_checkpoint(tmp_path, monkeypatch):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    def killed(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(RunWriter, "_write_records", killed)
+        with pytest.raises(KeyboardInterrupt):
+            train(RunSpec(**QUICK), tmp_path, tensorboard=True)
+    assert train(RunSpec(**QUICK), tmp_path, tensorboard=True).resumed_from_epoch == 1
+    events = EventAccumulator(str(tmp_path / "tensorboard")).Reload()
+    assert [x.step for x in events.Scalars("train_loss")] == [1, 2, 3]
 
 
 @pytest.mark.slow

@@ -21,6 +21,9 @@ function sort(table, column, head) {
 }
 
 document.addEventListener("DOMContentLoaded", () => {
+  for (const cell of document.querySelectorAll("article td")) { // "97.53 ± 0.86" stays on one line
+    if (/^[-+−]?\d/.test(cell.textContent) && cell.textContent.length < 20) cell.classList.add("number");
+  }
   if (!location.pathname.includes("/results/")) return;
   for (const table of document.querySelectorAll("article table")) {
     if (!table.tHead || !table.tBodies.length || table.tBodies[0].rows.length < 3) continue;

@@ -93,7 +93,7 @@ class Callback:
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Called when a fit is resumed, with {} if the callback was not there before."""
+        """Called when a fit is resumed, unless the callback was not there before."""
 
 
 class EpochBatches(Protocol):
@@ -171,8 +171,10 @@ class Loop:
         for name, part in self._parts().items():
             part.load_state_dict(state[name])
         self.history[:] = [EpochResult(**each) for each in state["history"]]
+        saved = state["callbacks"]
         for name, each in self._named().items():
-            each.load_state_dict(state["callbacks"].get(name, {}))
+            if name in saved:
+                each.load_state_dict(saved[name])
 
     def _parts(self) -> dict[str, Any]:
         followed = {"criterion": self.loss} if isinstance(self.loss, nn.Module) else {}
@@ -395,5 +397,4 @@ class MonitorCallback(Callback):
         return self.monitor.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        if state:  # {} if the run was saved without a monitor, which then starts anew
-            self.monitor.load_state_dict(state)
+        self.monitor.load_state_dict(state)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from curriculoss._files import locked
 from curriculoss._text import percent
 from curriculoss.cli.console import app, print_json, print_table
 from curriculoss.cli.exits import resumable
@@ -67,7 +68,8 @@ def audit(
             score=score, data_dir=data_dir, download=download, workers=workers, accelerator=accelerator,
             callbacks=(bar,),
         )  # fmt: skip
-    files = found.save(out)
+    with locked(out, wait=True):
+        files = found.save(out)
     if as_json:
         print_json({**found.summary(), "files": files})
         return

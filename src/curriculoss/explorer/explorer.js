@@ -241,9 +241,9 @@ const COLOURS = [0, 1, 2, 3, 6, 5, 4].map((i) => `var(--c${i})`);
 const DASHES = ["", "7 4", "2 3", "10 3 2 3", "4 2", "12 4"]; // lines differ without their colours, too
 const lineStyle = (i) => `stroke: ${COLOURS[i % 7]}; stroke-dasharray: ${DASHES[i % 6] || "none"}`;
 
-// Round numbers, about `count` of them.
-function ticks(low, high, count) {
-  const rough = (high - low) / count, power = 10 ** Math.floor(Math.log10(rough));
+// Round numbers, about `count` of them, at least `least` apart.
+function ticks(low, high, count, least = 0) {
+  const rough = Math.max(least, (high - low) / count), power = 10 ** Math.floor(Math.log10(rough));
   const step = [1, 2, 5, 10].find((each) => each * power >= rough) * power;
   const found = [];
   for (let i = Math.ceil(low / step - 1e-9); i * step <= high + 1e-9 * step; i++) {
@@ -253,7 +253,7 @@ function ticks(low, high, count) {
 }
 
 // Empty axes in an <svg> as wide as its place, so that text has the size of text: {svg, x, y, width, height}.
-function axes(place, { height, xs, ys, label, xLabel, yTicks = 4, left = 38, bottom = 34 }) {
+function axes(place, { height, xs, ys, label, xLabel, xLeast = 0, yTicks = 4, left = 38, bottom = 34 }) {
   const svg = byId(place), width = Math.max(240, svg.parentElement.clientWidth), right = 10, top = 10;
   svg.replaceChildren();
   svg.setAttribute("viewBox", `0 0 ${width} ${height}`);
@@ -266,7 +266,7 @@ function axes(place, { height, xs, ys, label, xLabel, yTicks = 4, left = 38, bot
     write(svg, "tick", left - 7, y(tick) + 4, "end", signed(String(tick)));
   }
   drawLine(svg, "axis", [left, width - right], [y(ys[0]), y(ys[0])]);
-  for (const tick of ticks(...xs, Math.max(3, width / 75))) {
+  for (const tick of ticks(...xs, Math.max(3, width / 75), xLeast)) {
     write(svg, "tick", x(tick), height - bottom + 15, "middle", signed(String(tick)));
   }
   write(svg, "tick", width - right, height - 3, "end", xLabel);
@@ -613,7 +613,7 @@ function paintSeries([key, place, name], runs) {
   const now = runs.map((run, i) => run.series[key][epochs[i] - 1]);
   const words = now.map((value) => (value === null ? "–" : general(value, 3)));
   const label = `${name} by epoch; now ${runs.map((run, i) => `${run.name}: ${words[i]}`).join(", ")}`;
-  const chart = axes(place, { height: 170, xs, ys, xLabel: "epoch", label, yTicks: 3 });
+  const chart = axes(place, { height: 170, xs, ys, xLabel: "epoch", xLeast: 1, label, yTicks: 3 });
   if (key === "snr") drawLine(chart.svg, "reference", xs.map(chart.x), [chart.y(1), chart.y(1)]);
   drawLine(chart.svg, "mark", [chart.x(state.epoch), chart.x(state.epoch)], ys.map(chart.y));
   runs.forEach((run, i) => {

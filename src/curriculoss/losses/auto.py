@@ -81,6 +81,11 @@ RULE = Rule()
 ENDS_AS = Scaled(MAE(), RULE.clean_alpha)  # what it comes to with up to 130 classes if labels are clean
 
 
+def _readable(tensor: Tensor) -> bool:
+    """Whether its numbers can be read without waiting for a device, or compiling."""
+    return tensor.is_cpu and not transformed()
+
+
 def _at_most(value: Number, limit: Number) -> Any:
     return value.clamp(max=limit) if isinstance(value, Tensor) else min(value, limit)
 
@@ -189,13 +194,11 @@ class AutoLoss(Criterion):
         self.register_buffer("seen", torch.tensor([1 / self.num_classes, 1 / (1 + self.others), 0.0]))
         self.register_buffer("gain", torch.tensor(gain), persistent=False)
 
-    def _is_eager(self) -> bool:
-        """Whether numbers can be read without waiting for a device, or compiling."""
-        return self.seen.is_cpu and not transformed()
-
     def _means(self) -> list[Any]:
         """What it has seen, in float64."""
-        return self.seen.tolist() if self._is_eager() else list(to_float64(self.seen).clone().unbind())
+        seen = self._buffers["seen"]  # faster than self.seen
+        assert seen is not None
+        return seen.tolist() if _readable(seen) else list(to_float64(seen).clone().unbind())
 
     @property
     def noise_rate(self) -> Any:
@@ -233,7 +236,7 @@ class AutoLoss(Criterion):
         """A step, or the bell where nothing is followed; None under a transform, which cannot remember inside an op."""
         if transformed():
             return None
-        return _Step(self, logits, target) if self._following() else self.bell
+        return _Step(self, logits, target) if self.training and torch.is_grad_enabled() else self.bell
 
     def of(self, batch: Batch) -> Tensor:
         if self._following():
@@ -291,23 +294,23 @@ class AutoLoss(Criterion):
         Where training has diverged, or nothing counts, the means stay as they are.
         """
         absolute, seen = margin.abs(), self.seen
-        each = torch.stack([likelihood, lowest, absolute.log1p(), absolute])
+        each = torch.stack([likelihood, lowest.to(margin.dtype), absolute.log1p(), absolute])
         if weight is not None:  # samples that do not count may be NaN
             weight = weight.to(each.dtype)
             each = each.where(weight > 0, 0.0) * weight
         sums = each.sum(tuple(range(1, each.dim())))
         count: Any = margin.numel() if weight is None else weight.sum()
         most = torch.finfo(seen.dtype).max  # in float16, a size may be more than that
-        if self._is_eager():
+        if _readable(seen):
             found = sums.tolist()
             if not found[3] < RULE.masked_margin:  # what is masked says nothing about size
                 found[2] = float(each[2].where(absolute < RULE.masked_margin, 0.0).sum())
             found[3] = float(count)
             if self.group is not None:
                 found = self._all_reduced(torch.tensor(found, dtype=torch.float64)).tolist()
-            chance, rank, log_size = (x / (found[3] or math.nan) for x in found[:3])
-            means = chance, rank, min(math.expm1(log_size), most)
-            if all(map(math.isfinite, means)):
+            total = found[3] or math.nan
+            means = found[0] / total, found[1] / total, min(math.expm1(found[2] / total), most)
+            if math.isfinite(sum(means)):
                 seen.lerp_(torch.tensor(means, dtype=seen.dtype), self.gain)
         else:
             size = each[2].where(absolute < RULE.masked_margin, 0.0).sum()

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from types import MappingProxyType
 
 from curriculoss.errors import InvalidValueError
 from curriculoss.losses import registry
@@ -79,7 +78,7 @@ CLEAN, HUMAN = "clean", "human"
 SYMMETRIC = tuple(f"symmetric:{rate}" for rate in (0.2, 0.4, 0.6, 0.8))
 ASYMMETRIC = tuple(f"asymmetric:{rate}" for rate in (0.1, 0.2, 0.3, 0.4))
 FEW, MANY = "cifar10", "cifar100"  # the paper's data sets with few and with many classes
-WEBVISION = MappingProxyType({"webvision-50": 2.0, "webvision-200": 1.8, "webvision-400": 1.6})  # with the paper's τ
+WEBVISION: Mapping[str, float] = {"webvision-50": 2.0, "webvision-200": 1.8, "webvision-400": 1.6}  # the paper's τ
 PLACES = {"mnist": "MNIST", "cifar10": "CIFAR-10", "cifar100": "CIFAR-100"}
 PLACES |= {name: name.replace("webvision-", "WebVision ") for name in WEBVISION}
 STAND_IN = "stand-in"  # an experiment with our own noise on data that stand for WebVision

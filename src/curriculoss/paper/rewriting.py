@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from types import MappingProxyType
 
 import torch
 from torch import Tensor
@@ -19,19 +18,17 @@ from curriculoss.margin import soft_margin
 CLASSES = (10, 100)
 DRAWN = 1_000
 
-IN_P: Mapping[Curriculum, Callable[[Tensor], Tensor]] = MappingProxyType(
-    {
-        CE(): lambda p: -p.log(),
-        FL(2.0): lambda p: -((1 - p) ** 2) * p.log(),
-        MAE(): lambda p: 1 - p,
-        AUL(2.0, 3.0): lambda p: ((2 - p) ** 3 - 1) / 3,
-        AGCE(3.0, 4.0): lambda p: (4**4 - (3 + p) ** 4) / 4,
-        AEL(2.5): lambda p: (-p / 2.5).exp(),
-        GCE(0.7): lambda p: (1 - p**0.7) / 0.7,
-        SCE(0.7): lambda p: -0.3 * p.log() + 0.7 * (1 - p),
-        TCE(3): lambda p: (1 - p) + (1 - p) ** 2 / 2 + (1 - p) ** 3 / 3,
-    }
-)
+IN_P: Mapping[Curriculum, Callable[[Tensor], Tensor]] = {
+    CE(): lambda p: -p.log(),
+    FL(2.0): lambda p: -((1 - p) ** 2) * p.log(),
+    MAE(): lambda p: 1 - p,
+    AUL(2.0, 3.0): lambda p: ((2 - p) ** 3 - 1) / 3,
+    AGCE(3.0, 4.0): lambda p: (4**4 - (3 + p) ** 4) / 4,
+    AEL(2.5): lambda p: (-p / 2.5).exp(),
+    GCE(0.7): lambda p: (1 - p**0.7) / 0.7,
+    SCE(0.7): lambda p: -0.3 * p.log() + 0.7 * (1 - p),
+    TCE(3): lambda p: (1 - p) + (1 - p) ** 2 / 2 + (1 - p) ** 3 / 3,
+}
 
 
 Form = Callable[[Tensor, Tensor], Tensor]

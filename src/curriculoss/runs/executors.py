@@ -26,7 +26,6 @@ class Pool(Protocol):
 
     def submit(self, function: Callable[..., Any], /, *args: Any, **options: Any) -> Future[Any]:
         """Queue a call; the future holds its result, or the error that it raised."""
-        ...
 
 
 class Executor(Protocol):
@@ -35,11 +34,9 @@ class Executor(Protocol):
     @property
     def train_options(self) -> Mapping[str, Any]:
         """Arguments that `train` needs there."""
-        ...
 
     def pool(self, runs: int) -> AbstractContextManager[Pool]:
         """Open a pool for so many runs. If the block fails, runs under way end at once; finished epochs are kept."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -62,7 +59,7 @@ class LocalExecutor:
 
     @property
     def train_options(self) -> Mapping[str, Any]:
-        """None."""
+        """None: `train` has the right defaults here."""
         return {}
 
     @contextmanager
@@ -81,7 +78,7 @@ class LocalExecutor:
 
 
 class _Processes:
-    """One thread per process: of one pool with many processes nobody could tell which run has killed its process."""
+    """One thread and one process per job: a pool of many processes does not say which run killed its process."""
 
     def __init__(self, jobs: int, cpus: int) -> None:
         self.threads, self.cpus = ThreadPoolExecutor(jobs), cpus
@@ -100,7 +97,7 @@ class _Processes:
                 if self.ending:
                     raise
                 del self.mine.pool
-        raise RunError(f"its process died {1 + RETRIES} times, perhaps for want of memory")
+        raise RunError(f"its process died {1 + RETRIES} times, perhaps for lack of memory")
 
     def _process(self) -> ProcessPoolExecutor:
         """The process of this thread; a new one if there is none yet or it has died."""

@@ -96,7 +96,7 @@ def load_model(run: Run | Path | str, network: Network | None = None) -> Trained
     try:
         if run.task is None or (expected := run.task.input_format) is None:
             older = "is of an older version and does not say what its network expects"
-            raise RunError(f"{run.path} {older}; train it again")
+            raise RunError(f"{run.path} {older}; train it again in another folder")
         made = _make_network(run, expected, network)
         made.load_state_dict(load_file(run.path / "model.safetensors"))
         return TrainedModel(made, expected).eval().requires_grad_(False)

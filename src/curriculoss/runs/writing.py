@@ -130,10 +130,16 @@ class TensorBoard(Callback):
     def on_fit_begin(self, loop: Loop) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
-        self.board = SummaryWriter(str(self.writer.folder / "tensorboard"), purge_step=len(loop.history) + 1)
+        # All epochs anew: the run may have been killed between the checkpoint of one and its numbers here.
+        self.board = SummaryWriter(str(self.writer.folder / "tensorboard"), purge_step=1)
+        self._add(self.writer.rows)
 
     def on_epoch_end(self, result: EpochResult) -> None:
-        for key, value in self.writer.rows[-1].items():
-            if isinstance(value, (int, float)):
-                self.board.add_scalar(key, value, result.epoch)
+        self._add(self.writer.rows[-1:])
+
+    def _add(self, rows: list[dict[str, Any]]) -> None:
+        for row in rows:
+            for key, value in row.items():
+                if isinstance(value, (int, float)):
+                    self.board.add_scalar(key, value, row["epoch"])
         self.board.flush()
