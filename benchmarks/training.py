@@ -76,10 +76,10 @@ class Case(NamedTuple):
 
 
 CASES = (
-    Case("mnist", (1, 28, 28), "none", 20, Budget(20, 90.0), 1.05),
+    Case("mnist", (1, 28, 28), "none", 100, Budget(20, 120.0), 1.03),
     Case("cifar10", (3, 32, 32), "shift-flip", 4, Budget(20, 180.0), 1.02),
 )
-QUICK = tuple(case._replace(steps=max(2, case.steps // 4), budget=Budget(3, 3.0)) for case in CASES)
+QUICK = tuple(case._replace(steps=max(2, case.steps // 20), budget=Budget(3, 3.0)) for case in CASES)
 
 
 class Row(NamedTuple):
