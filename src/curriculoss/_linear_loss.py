@@ -7,7 +7,6 @@ matrix products, as many as with the logits stored.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -33,30 +32,19 @@ class Labels(NamedTuple):
     column: Tensor
     ignored: Tensor | None
 
-    def of(self, rows: slice) -> Labels:
-        return Labels(self.target[rows], self.column[rows], None if self.ignored is None else self.ignored[rows])
+
+# The loss of each row of a block, (N, 1) in float64; with weights, the block becomes the gradient of Σ weight·loss.
+BlockLoss = Callable[[Tensor, Labels, Tensor | None], Tensor]
 
 
-class BlockLoss(ABC):
-    """A loss that the walk computes from a block of logits."""
-
-    @abstractmethod
-    def write(self, block: Tensor, labels: Labels, weight: Tensor | None) -> Tensor:
-        """The loss of each row, (N, 1) in float64; with weights, the block becomes Σ weight·loss's gradient."""
-
-    def margin(self) -> Tensor | None:
-        """The margins of all rows so far, or None if the loss does not compute them."""
-        return None
-
-
-class MarginBlocks(BlockLoss):
-    """A loss that is a function of the margin; for one batch."""
+class MarginBlocks:
+    """A loss that is a function of the margin; for one batch, whose margins it keeps."""
 
     def __init__(self, margin_loss: MarginLoss) -> None:
         self.margin_loss = margin_loss
         self.margins: list[Tensor] = []
 
-    def write(self, block: Tensor, labels: Labels, weight: Tensor | None) -> Tensor:
+    def __call__(self, block: Tensor, labels: Labels, weight: Tensor | None) -> Tensor:
         parts = blocks.row_blocks(len(block), block.numel(), blocks.BLOCK_NUMBERS)  # few enough to stay in the cache
         margin, _, total = blocks.read_blocks(lambda rows: block[rows], parts, labels.column, labels.ignored)
         self.margins.append(margin)
@@ -66,26 +54,18 @@ class MarginBlocks(BlockLoss):
             block.mul_(slope / total).scatter_(1, labels.column, -slope)
         return value
 
-    def margin(self) -> Tensor:
-        return torch.cat(self.margins).squeeze(1)
 
-
-class RowBlocks(BlockLoss):
-    """Any loss whose samples depend on their own logits alone, differentiated by autograd."""
-
-    def __init__(self, row_loss: RowLoss) -> None:
-        self.row_loss = row_loss
-
-    def write(self, block: Tensor, labels: Labels, weight: Tensor | None) -> Tensor:
-        values = []
-        for rows in blocks.row_blocks(len(block), block.numel(), blocks.BLOCK_NUMBERS):
-            with torch.set_grad_enabled(weight is not None):
-                logits = block[rows].detach().requires_grad_(weight is not None)
-                value = self.row_loss(logits, labels.target[rows])
-            if weight is not None:
-                (block[rows],) = torch.autograd.grad(value, logits, weight[rows].squeeze(1).to(value.dtype))
-            values.append(to_float64(value.detach()).unsqueeze(1))
-        return torch.cat(values)
+def write_rows(row_loss: RowLoss, block: Tensor, labels: Labels, weight: Tensor | None) -> Tensor:
+    """Any loss whose samples depend on their own logits alone, differentiated by autograd; see `BlockLoss`."""
+    values = []
+    for rows in blocks.row_blocks(len(block), block.numel(), blocks.BLOCK_NUMBERS):
+        with torch.set_grad_enabled(weight is not None):
+            logits = block[rows].detach().requires_grad_(weight is not None)
+            value = row_loss(logits, labels.target[rows])
+        if weight is not None:
+            (block[rows],) = torch.autograd.grad(value, logits, weight[rows].squeeze(1).to(value.dtype))
+        values.append(to_float64(value.detach()).unsqueeze(1))
+    return torch.cat(values)
 
 
 class BatchLoss(NamedTuple):
@@ -137,7 +117,7 @@ class _LinearLoss(Function):
 def _walk(layer: Layer, batch: BatchLoss, found: LayerGradients | None) -> tuple[Tensor, Tensor | float]:
     """The loss, and what the gradients that are now in `found` are still to be multiplied by."""
     index, ignored = blocks.class_index(batch.target.unsqueeze(1), len(layer.weight), batch.ignore_index)
-    labels, factor = Labels(batch.target, index, ignored), batch.factor.unsqueeze(1)
+    factor = batch.factor.unsqueeze(1)
     silent = factor == 0
     weight: Tensor | None = None
     unit: Tensor | float = 1.0
@@ -149,7 +129,8 @@ def _walk(layer: Layer, batch: BatchLoss, found: LayerGradients | None) -> tuple
     any_silent, total = not silent.is_cpu or bool(silent.any()), factor.new_zeros(())
     for rows in layer.row_blocks():
         block = layer.logits(rows)
-        value = batch.loss.write(block, labels.of(rows), None if weight is None else weight[rows])
+        labels = Labels(batch.target[rows], index[rows], None if ignored is None else ignored[rows])
+        value = batch.loss(block, labels, None if weight is None else weight[rows])
         total += (value * factor[rows]).masked_fill_(silent[rows], 0.0).sum()  # a sample without weight may be inf
         if found is not None:
             if any_silent:  # NaN times zero is NaN, and padding may be NaN

@@ -8,6 +8,7 @@ _linear_loss.py needs only three for a mean or a sum.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
 import torch
@@ -168,18 +169,13 @@ def margin_of_layer(layer: Layer, target: Tensor, ignore_index: int, shards: Sha
 
 def losses_of_layer(layer: Layer, target: Tensor, row_loss: RowLoss) -> Tensor:
     """The loss of each sample by blocks of rows that are made again in backward, for losses with a second term."""
-    hidden, weight, bias, _ = layer
-    if mapped():
-        return row_loss(F.linear(hidden, weight, bias), target.reshape(-1)).reshape(target.shape)
-
-    def of_rows(hidden: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor) -> Tensor:
-        return row_loss(F.linear(hidden, weight, bias), target)
-
     flat = target.reshape(-1)
-    values = [
-        checkpoint(of_rows, hidden[rows], weight, bias, flat[rows], use_reentrant=False, preserve_rng_state=False)
-        for rows in layer.row_blocks()
-    ]
+
+    def of_rows(rows: slice) -> Tensor:
+        return row_loss(F.linear(layer.hidden[rows], layer.weight, layer.bias), flat[rows])
+
+    again = partial(checkpoint, of_rows, use_reentrant=False, preserve_rng_state=False)
+    values = [of_rows(slice(None))] if mapped() else [again(rows) for rows in layer.row_blocks()]
     return torch.cat(values).reshape(target.shape)
 
 
@@ -218,14 +214,11 @@ class _LinearSoftMargin(Function):
             return *differentiable_gradients(again, layer, needed, grad), None, None, None, None
         neg_grad, ignored = blocks.neg_margin_grad(ctx, margin, rest, grad, None)
         assert neg_grad is not None  # it is None only for a margin whose gradient nobody asked for
-        index = target.unsqueeze(1) if ignored is None else target.unsqueeze(1).masked_fill(ignored, 0)
-        index = index if shards is None else shards.local(index)
-        gradient, found = blocks.BlockGradient(neg_grad, index, top, total, None), LayerGradients(layer, needed)
+        index = target.unsqueeze(1) if shards is None else shards.local(target.unsqueeze(1))
+        gradient, found = blocks.BlockGradient(neg_grad, index, top, total, ignored), LayerGradients(layer, needed)
         for rows in layer.row_blocks():
             block = layer.logits(rows) if shards is None else _with_spare(layer.logits(rows))
             gradient.write(block, rows, block)
-            if ignored is not None:
-                block.masked_fill_(ignored[rows], 0.0)
             found.add(block if shards is None else block[:, :-1], rows)
             del block  # before the next one is made
         if shards is not None and found.hidden is not None:

@@ -348,7 +348,7 @@ def read_blocks(
 class BlockGradient:
     """Backward by blocks: ∇Δ times the incoming gradient, for rows whose logits are given."""
 
-    def __init__(self, grad: Tensor, index: Tensor, top: Tensor, total: Tensor, ignored: Tensor | None = None) -> None:
+    def __init__(self, grad: Tensor, index: Tensor, top: Tensor, total: Tensor, ignored: Tensor | None) -> None:
         self.index = index if ignored is None else index.masked_fill(ignored, 0)
         grad = grad.to(top.dtype)
         self.top, self.label, self.others, self.ignored = top, -grad, grad / total, ignored

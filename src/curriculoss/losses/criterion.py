@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from curriculoss._autograd import compute_dtype, transformed
-from curriculoss._linear_loss import BatchLoss, MarginBlocks, RowBlocks, linear_loss
+from curriculoss._linear_loss import BatchLoss, MarginBlocks, linear_loss, write_rows
 from curriculoss._sharding import Shards, meet
 from curriculoss.errors import InvalidTypeError
 from curriculoss.linear import Layer, checked_layer, losses_of_layer, margin_of_layer
 from curriculoss.losses.base import Curriculum
-from curriculoss.losses.batch import Batch
+from curriculoss.losses.batch import Batch, weight_of
 from curriculoss.losses.reduction import OPTIONS, PerSampleLoss, Reduction, checked_option, in_dtype_of
 from curriculoss.margin import MarginLoss
 
@@ -150,10 +151,11 @@ class _LinearCall(NamedTuple):
         flat = self.target.reshape(-1)
         sample_weight = None if self.sample_weight is None else self.sample_weight.reshape(-1)
         factor, divisor = self.how.factors(flat, sample_weight, by_class=self.margin_loss is not None)
-        loss = RowBlocks(self._of_rows) if self.margin_loss is None else MarginBlocks(self.margin_loss)
+        read = None if self.margin_loss is None else MarginBlocks(self.margin_loss)
+        loss = read or partial(write_rows, self._of_rows)
         batch = BatchLoss(flat, factor, divisor, loss, lambda x: self.plain(x)[0], self.how.ignore_index)
-        value, margin = linear_loss(layer, batch), loss.margin()
-        return value, None if margin is None else margin.reshape(self.target.shape)
+        value = linear_loss(layer, batch)
+        return value, None if read is None else torch.cat(read.margins).reshape(self.target.shape)
 
     def plain(self, layer: Layer) -> tuple[Tensor, Tensor | None]:
         """The same from the losses of single samples, which can be differentiated twice."""
@@ -161,7 +163,9 @@ class _LinearCall(NamedTuple):
             value = losses_of_layer(layer, self.target, self._of_rows) * self.how.scale
             return self.how.reduced(value, self.target, self.sample_weight), None
         margin = margin_of_layer(layer, self.target, self.how.ignore_index, self.shards)
-        return self.how.of_margin(self.margin_loss.loss(margin), self.target, self.sample_weight), margin
+        value = self.margin_loss.loss(margin)
+        weight = weight_of(self.target, self.how.class_weight, self.how.ignore_index, value.dtype)
+        return self.how.reduced(value * self.how.scale * weight, self.target, self.sample_weight), margin
 
     def _of_rows(self, logits: Tensor, target: Tensor) -> Tensor:
         return self.loss.of(Batch(logits, target, self.how.class_weight, self.how.ignore_index))

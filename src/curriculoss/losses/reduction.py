@@ -66,13 +66,6 @@ class Reduction(NamedTuple):
         batch = Batch(logits, target, self.class_weight, self.ignore_index, sample_weight)
         return in_dtype_of(logits, self.reduced(loss.of(batch) * self.scale, target, sample_weight)), batch.margin
 
-    def of_margin(self, value: Tensor, target: Tensor, sample_weight: Tensor | None) -> Tensor:
-        """The reduced loss of per-sample losses that carry no weights yet."""
-        if sample_weight is not None:
-            sample_weight = self.along(sample_weight, target.shape)
-        weight = weight_of(target, self.class_weight, self.ignore_index, value.dtype)
-        return self.reduced(value * self.scale * weight, target, sample_weight)
-
     def reduced(self, value: Tensor, target: Tensor, sample_weight: Tensor | None) -> Tensor:
         """Per-sample losses that carry their class weights, reduced in float64: a sum may overflow where the mean does
         not."""

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib import import_module
 from typing import Any
 
 import torch
@@ -77,7 +78,10 @@ class RayExecutor:
             os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
             jobs = max(1, min(self.jobs or (os.cpu_count() or 1) // self.cpus, runs))
             settings |= {"num_cpus": jobs * self.cpus, "include_dashboard": False, "object_store_memory": STORE_BYTES}
-        ray = _import_ray()
+        try:
+            ray: Any = import_module("ray")
+        except ModuleNotFoundError:
+            raise RunError("--executor ray needs Ray: pip install 'curriculoss[ray]'") from None
         if self.address is not None:
             _expect_cluster(self.address)
         ray._private.worker._worker_logs_enabled = False  # it would report dead workers on stdout, amid our JSON
@@ -106,22 +110,26 @@ class RayExecutor:
         return "" if self.address is None else f" at {self.address}"
 
 
+# What a function returned or raised; Ray would wrap an error in one of its own, with a traceback as message.
+Answer = tuple[Any, BaseException | None]
+
+
 class _Tasks:
     def __init__(self, ray: Any, cpus: int, gpus: float) -> None:
         self.remote = ray.remote(num_cpus=cpus, num_gpus=gpus, max_retries=RETRIES)(_call_on_node)
-        self.place = _Place(os.getcwd(), cpus)
+        self.place = os.getcwd(), cpus
 
     def submit(self, function: Callable[..., Any], /, *args: Any, **options: Any) -> Future[Any]:
-        answer = self.remote.remote(self.place, function, args, options).future()
+        answer = self.remote.remote(*self.place, function, args, options).future()
         result: Future[Any] = Future()
         result.set_running_or_notify_cancel()
         answer.add_done_callback(lambda done: _hand_over(done, result))
         return result
 
 
-def _hand_over(answer: Future[_Answer], result: Future[Any]) -> None:
+def _hand_over(answer: Future[Answer], result: Future[Any]) -> None:
     if (error := answer.exception()) is None:
-        value, error = answer.result().value, answer.result().error
+        value, error = answer.result()
         if error is None:
             result.set_result(value)
             return
@@ -132,45 +140,25 @@ def _hand_over(answer: Future[_Answer], result: Future[Any]) -> None:
     result.set_exception(error)
 
 
-@dataclass(frozen=True)
-class _Place:
-    """How a task begins: in the folder of the driver, with the threads that it may use."""
-
-    folder: str
-    threads: int
-
-    def enter(self) -> None:
-        try:
-            os.chdir(self.folder)
-        except OSError as error:
-            where = f"{socket.gethostname()} cannot enter {self.folder} ({error.strerror})"
-            raise RunError(f"{where}; start from a folder that all nodes share") from None
-        torch.set_num_threads(self.threads)
-
-
-@dataclass(frozen=True)
-class _Answer:
-    """What a function returned or raised; Ray would wrap an error in one of its own, with a traceback as message."""
-
-    value: Any = None
-    error: BaseException | None = None
-
-
-def _call_on_node(place: _Place, function: Callable[..., Any], args: tuple[Any, ...], options: dict[str, Any]) -> Any:
+def _call_on_node(
+    folder: str, threads: int, function: Callable[..., Any], args: tuple[Any, ...], options: dict[str, Any]
+) -> Answer:
+    """Call a function in the folder of the driver, with the threads that it may use."""
     try:
-        place.enter()
-        return _Answer(function(*args, **options))
+        _enter(folder)
+        torch.set_num_threads(threads)
+        return function(*args, **options), None
     except Exception as error:  # whatever it is, the driver decides
         error.add_note("".join(traceback.format_exception(error)))
-        return _Answer(error=error)
+        return None, error
 
 
-def _import_ray() -> Any:
+def _enter(folder: str) -> None:
     try:
-        import ray
-    except ModuleNotFoundError:
-        raise RunError("--executor ray needs Ray: pip install 'curriculoss[ray]'") from None
-    return ray
+        os.chdir(folder)
+    except OSError as error:
+        where = f"{socket.gethostname()} cannot enter {folder} ({error.strerror})"
+        raise RunError(f"{where}; start from a folder that all nodes share") from None
 
 
 def _host_and_port(address: str) -> tuple[str, int]:

@@ -87,14 +87,19 @@ def train(
 
 
 def _finished(folder: Path, spec: RunSpec, task: Callable[[], Task], may_have_changed: bool) -> TrainResult | None:
-    """The result of the run in the folder, if it is finished."""
-    if not _claimed(folder, spec):
+    """The result of the run in the folder, if it is finished; RunError if the folder holds something else."""
+    if not _files.holds(folder, "spec.json", "run", ignoring=BEFORE):
         return None
-    result = Run(folder).result
+    run = Run(folder)
+    if run.spec != spec:
+        raise RunError(f"{folder} holds another run ({_difference(run.spec, spec)}); give another folder")
+    if not run.finished:
+        return None
+    result = run.result
     if result.spec != spec.hash:
         raise RunError(f"{folder / 'result.json'} is not that of this run; delete it to train again")
     expect_version(folder, spec, result.loss_version)
-    if may_have_changed and Run(folder).task is not None:
+    if may_have_changed and run.task is not None:
         expect_same(folder, task().facts())
     return _returned(result, folder, result.epochs, True)
 
@@ -113,16 +118,6 @@ def _may_have_changed(spec: RunSpec) -> bool:
     """Whether data or noise come from a file of the user's that is still there."""
     from_file = spec.data not in data.available() and os.path.exists(os.path.expanduser(spec.data))
     return from_file or noise.parse(spec.noise).kind == "matrix"
-
-
-def _claimed(folder: Path, spec: RunSpec) -> bool:
-    """Whether the folder holds this run, finished; RunError if it holds something else."""
-    if not _files.holds(folder, "spec.json", "run", ignoring=BEFORE):
-        return False
-    run = Run(folder)
-    if run.spec != spec:
-        raise RunError(f"{folder} holds another run ({_difference(run.spec, spec)}); give another folder")
-    return run.finished
 
 
 def _difference(there: RunSpec, wanted: RunSpec) -> str:
