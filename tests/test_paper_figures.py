@@ -29,7 +29,7 @@ from curriculoss.paper.canvas import LOSS_COLOURS, NOT_RUN_YET, FigureInputs, la
 from curriculoss.paper.epochs import MEASURES, RunName, RunRecord, RunRecords
 from curriculoss.paper.experiments import Cell
 from curriculoss.paper.plans import RUNS, Plan
-from curriculoss.paper.run_figures import FIGURES, draw, save
+from curriculoss.paper.run_figures import FIGURES, save
 from curriculoss.paper.scales import QUICK, SMOKE, Scale
 from curriculoss.paper.starting_margins import AS_TRAINED, STARTS, initial_margins, initial_spec
 from curriculoss.runs.folder import Run
@@ -82,7 +82,7 @@ def trained(measured: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def drawn(name: str, folder: Path, records: RunRecords | None = None, scale: Scale = SMOKE, seeds: int = 1) -> Figure:
     plan = Plan(artefact_named(name), scale, folder, seeds)
-    return draw(FigureInputs(plan, RunRecords.read(scale, folder) if records is None else records, folder))
+    return FIGURES[name](FigureInputs(plan, RunRecords.read(scale, folder) if records is None else records, folder))
 
 
 def fabricated(

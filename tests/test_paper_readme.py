@@ -66,8 +66,8 @@ def test_the_page_begins_with_what_was_found(tmp_path):
     for name in SUMMARIES:
         (tmp_path / f"{artefact_named(name).stem}.png").touch()
     (tmp_path / "table-fix.md").write_text("### table:fix: its title\n\na table\n")
-    claims = [{"number": at, "claim": f"Claim {at}", "verdict": verdict}
-              for at, verdict in enumerate(("holds", "undecided", "holds"), 1)]  # fmt: skip
+    claims = [{"number": at, "claim": f"Claim {at}", "verdict": verdict, "missing": missing}
+              for at, (verdict, missing) in enumerate((("holds", 0), ("undecided", 0), ("holds", 0), ("undecided", 2)), 1)]
     (tmp_path / "claims.json").write_text(json.dumps(claims))
     (tmp_path / "differences.md").write_text("# What differs\n\nAll of it.\n\n## Why\n")
     runs = underfitting(1)
@@ -75,7 +75,8 @@ def test_the_page_begins_with_what_was_found(tmp_path):
     top, _, rest = page.partition("## Tables")
     assert "**1 of 2 runs are done.**" in top and page.count("\n\n\n") == 0
     assert (
-        "- **Holds** (2 of 3 claims): (1) Claim 1; (3) Claim 3.\n- **Undecided** (1 of 3 claims): (2) Claim 2." in top
+        "- **Holds** (2 of 4 claims): (1) Claim 1; (3) Claim 3.\n- **Undecided** (1 of 4 claims): (2) Claim 2.\n"
+        "- **Open, because runs are missing** (1 of 4 claims): (4) Claim 4." in top
     )
     assert top.count(".png") == 3 and top.count(NOT_DONE) == 2 and "Does not hold" not in top
     assert "(table:correct; [csv](table-fix.csv), [txt](table-fix.txt), [tex](table-fix.tex))\n\na table\n" in rest

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -12,7 +12,6 @@ import numpy as np
 
 from curriculoss._files import write_json, write_text
 from curriculoss.figures import Array
-from curriculoss.paper.artefacts import ARTEFACTS
 from curriculoss.paper.epochs import RunRecords, rounded
 from curriculoss.paper.experiments import Cell
 from curriculoss.paper.inference import Estimate, Part, combined
@@ -20,21 +19,12 @@ from curriculoss.paper.scales import Scale
 from curriculoss.paper.templates import fill
 
 
-def planned_seeds(scale: Scale, seeds: int | None) -> dict[str, int]:
-    """Seeds per cell, by the hash of its first run; without `seeds`, as many as any artefact plans."""
-    planned: Counter[str] = Counter()
-    for artefact in ARTEFACTS.values():
-        runs = [scale.spec(cell).hash for cell in artefact.cells if scale.has(cell)]
-        planned |= Counter(dict.fromkeys(runs, artefact.seeds(scale, seeds)))  # the larger number counts
-    return planned
-
-
 @dataclass(frozen=True)
 class Inquiry:
     """Reads what one claim needs from the records, and notes which planned runs are missing."""
 
     records: RunRecords
-    planned: Mapping[str, int]  # seeds by the hash of the first run
+    planned: Collection[str]  # hashes of the specs
     folder: Path
     data_dir: Path | str | None
     missing: set[str] = field(default_factory=set)
@@ -43,15 +33,16 @@ class Inquiry:
     def scale(self) -> Scale:
         return self.records.scale
 
-    def each(self, cell: Cell, measure: str, summary: Callable[[Array], float]) -> Array:
-        """A summary of the curve of each planned seed; NaN where it is missing."""
-        curves = [self.curve(cell, measure, seed) for seed in range(self.seeds(cell))]
+    def each(
+        self, cell: Cell, measure: str, summary: Callable[[Array], float], *, epochs: int = 0, seeds: int | None = None
+    ) -> Array:
+        """A summary of the curve, or of its last epochs, for all planned seeds or a few; NaN where it is missing."""
+        curves = [self.curve(cell, measure, seed, epochs) for seed in range(seeds or self.seeds(cell))]
         return np.array([summary(curve) if len(curve) else math.nan for curve in curves])
 
     def last(self, cell: Cell, measure: str = "test_accuracy", seeds: int | None = None) -> Array:
         """The last epoch of each planned seed, or of the first few; NaN where it is missing."""
-        curves = [self.curve(cell, measure, seed, epochs=1) for seed in range(seeds or self.seeds(cell))]
-        return np.array([curve[-1] if len(curve) else math.nan for curve in curves])
+        return self.each(cell, measure, lambda curve: float(curve[-1]), epochs=1, seeds=seeds)
 
     def curve(self, cell: Cell, measure: str, seed: int = 0, epochs: int = 0) -> Array:
         """All epochs of one run, or the last few; empty if the run, or a value in one of them, is missing."""
@@ -63,7 +54,8 @@ class Inquiry:
         return np.array(values, dtype=float)
 
     def seeds(self, cell: Cell) -> int:
-        return self.planned[self.scale.spec(cell).hash]
+        """How many seeds of a cell are planned."""
+        return next(seed for seed in itertools.count() if self.scale.spec(cell, seed).hash not in self.planned)
 
 
 @dataclass(frozen=True)

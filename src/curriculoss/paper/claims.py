@@ -25,10 +25,11 @@ from curriculoss.fixing import SEVERE
 from curriculoss.initial import expected_initial_margin, simulate_initial_margins
 from curriculoss.paper import experiments, inference
 from curriculoss.paper.artefacts import artefact_named
-from curriculoss.paper.claim_results import ClaimResult, Inquiry, claims_text, planned_seeds, write_claims
+from curriculoss.paper.claim_results import ClaimResult, Inquiry, claims_text, write_claims
 from curriculoss.paper.epochs import SEPARATION, RunRecords
 from curriculoss.paper.experiments import CE, CLEAN, FEW, MAE, MAE_SCALE, MANY, NCE, PLACES, SYMMETRIC, TAUS, Cell, Row
 from curriculoss.paper.inference import Estimate, Part, mean, rank_correlation, signed
+from curriculoss.paper.plans import all_runs
 from curriculoss.paper.published import find
 from curriculoss.paper.rewriting import relative_errors
 from curriculoss.paper.starting_margins import AS_TRAINED, Start, initial_margins, num_classes
@@ -63,7 +64,7 @@ def check_all(
     records: RunRecords, *, folder: Path, data_dir: Path | str | None = None, seeds: int | None = None
 ) -> list[ClaimResult]:
     """Test every claim on the first `seeds` of every run, or on as many as are planned."""
-    planned = planned_seeds(records.scale, seeds)
+    planned = {spec.hash for spec in all_runs(records.scale, folder, seeds).values()}
     results = []
     for (number, name), test in CLAIMS.items():
         ask = Inquiry(records, planned, folder, data_dir)

@@ -19,7 +19,7 @@ LEVEL = 0.95
 LEAST_VALUES = 3  # for the interval of a mean
 RANK_DIGITS = 9  # after the point; values that differ only beyond are tied
 LEAST_PAIRS = 5  # for the interval of a rank correlation: fewer pairs are never significant
-VERDICTS = HOLDS, FAILS, UNDECIDED = "holds", "does not hold", "undecided"
+HOLDS, FAILS, UNDECIDED = "holds", "does not hold", "undecided"
 
 
 @dataclass(frozen=True)

@@ -114,9 +114,9 @@ class Plan:
         return text, [*files, page]
 
 
-def all_runs(scale: Scale, folder: Path = Path()) -> dict[Path, RunSpec]:
+def all_runs(scale: Scale, folder: Path = Path(), seeds: int | None = None) -> dict[Path, RunSpec]:
     """The runs of all artefacts; the claims need all of them."""
-    return Plan(ARTEFACTS["claims"], scale, folder).runs()
+    return Plan(ARTEFACTS["claims"], scale, folder, seeds).runs()
 
 
 Made = tuple[str, list[Path]]  # a text for the terminal, and the files that were written
@@ -133,7 +133,7 @@ def _make_table(plan: Plan, records: RunRecords, data_dir: Path | str | None) ->
 def _make_figure(plan: Plan, records: RunRecords, data_dir: Path | str | None) -> Made:
     from curriculoss.paper import canvas, run_figures
 
-    figure = run_figures.draw(canvas.FigureInputs(plan, records, data_dir))
+    figure = run_figures.FIGURES[plan.artefact.name](canvas.FigureInputs(plan, records, data_dir))
     files = run_figures.save(figure, plan.folder, plan.artefact.stem)
     return f"{plan.artefact.name}: {plan.artefact.title}", files
 

@@ -10,13 +10,15 @@ from curriculoss._files import write_text
 from curriculoss.data import DATA_SETS
 from curriculoss.paper.artefacts import ARTEFACTS, Artefact
 from curriculoss.paper.epochs import RunRecords, damaged
-from curriculoss.paper.inference import VERDICTS
+from curriculoss.paper.inference import FAILS, HOLDS, UNDECIDED
 from curriculoss.paper.scales import DEFAULT, REGIME, Scale
 from curriculoss.paper.summaries import SUMMARIES, sentence
 from curriculoss.paper.templates import fill
 
 README = "README.md"
 REMARKS = "differences.md"  # written by hand, unlike everything else
+OPEN = "open, because runs are missing"
+GROUPS = (HOLDS, FAILS, UNDECIDED, OPEN)
 OTHER_PAGES = {
     "settings": f"how the settings of scale {REGIME.name} were chosen",
     "auto": "AutoLoss beside losses with hyperparameters",
@@ -35,7 +37,7 @@ def write_readme(folder: Path, records: RunRecords, planned: Collection[str]) ->
         planned=len(planned),
         summaries=[ARTEFACTS[name] for name in SUMMARIES if (folder / f"{ARTEFACTS[name].stem}.png").exists()],
         sentences={name: sentence(name, records) for name in SUMMARIES},
-        verdicts={verdict: [claim for each, claim in found if each == verdict] for verdict in VERDICTS},
+        verdicts={verdict: [claim for each, claim in found if each == verdict] for verdict in GROUPS},
         count=len(found),
         pages={name: title for name, title in OTHER_PAGES.items() if (folder / name / README).exists()},
         sections={
@@ -54,12 +56,12 @@ def write_readme(folder: Path, records: RunRecords, planned: Collection[str]) ->
 
 
 def _verdicts(file: Path) -> list[tuple[str, str]]:
-    """Verdict and name of each claim, none if they have not been tested."""
+    """Verdict, or OPEN, and name of each claim; none if they have not been tested."""
     if not file.exists():
         return []
     try:
         results = json.loads(file.read_text("utf-8", errors="replace"))
-        return [(each["verdict"], f"({each['number']}) {each['claim']}") for each in results]
+        return [(OPEN if each["missing"] else each["verdict"], f"({each['number']}) {each['claim']}") for each in results]
     except (ValueError, KeyError, TypeError):
         raise damaged(file, "it is not whole") from None
 

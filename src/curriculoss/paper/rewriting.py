@@ -36,10 +36,10 @@ Form = Callable[[Tensor, Tensor], Tensor]
 
 def relative_errors() -> dict[str, Tensor]:
     """By loss, relative errors of the gradients of random samples, in norm 1 and double precision."""
-    forms: dict[str, tuple[Form, Form]] = {"NCE": (_normalised, _regularised)}
+    found = {"NCE": _errors(_normalised, _regularised)}
     for loss, formula in IN_P.items():
-        forms[type(loss).__name__] = partial(_in_p, formula), partial(_weight_times_margin, loss)
-    return {name: _errors(*pair) for name, pair in forms.items()}
+        found[type(loss).__name__] = _errors(partial(_in_p, formula), partial(_weight_times_margin, loss))
+    return found
 
 
 def _errors(printed: Form, rewritten: Form) -> Tensor:

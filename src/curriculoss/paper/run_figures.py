@@ -32,11 +32,6 @@ FIGURE_FORMATS: Mapping[str, Mapping[str, Any]] = {  # without dates, so that th
 STYLE: dict[Any, Any] = {"svg.hashsalt": "curriculoss", "pdf.fonttype": 42}
 
 
-def draw(inputs: FigureInputs) -> Figure:
-    """The figure of the planned artefact, from what is recorded."""
-    return FIGURES[inputs.plan.artefact.name](inputs)
-
-
 def save(figure: Figure, folder: Path, stem: str) -> list[Path]:
     """Write .pdf, .svg and .png with deterministic bytes, and return their paths."""
     figure.draw_without_rendering()

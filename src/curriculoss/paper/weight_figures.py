@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import cache
+from typing import Any
 
 import numpy as np
 import torch
@@ -116,7 +117,7 @@ def simulated_and_real(inputs: FigureInputs) -> Figure:
         figures.set_title(axes, name, f"K = {classes:,}, E[Δ] = {signed(expected, '.2f')}{said}")
         axes.plot(*_simulated_density(classes), color=COLOURS[0], linewidth=2)
         axes.axvline(expected, color=COLOURS[1], linewidth=1.2, linestyle="--")
-        _draw_real(axes, inputs.starts(role))
+        _draw_real(axes, inputs.starts(role), expected)
     key = [
         Line2D([], [], color=COLOURS[0], linewidth=2, label="simulated, scores N(0, 1)"),
         Line2D([], [], color=COLOURS[1], linewidth=1.2, linestyle="--", label="E[Δ], closed form"),
@@ -127,8 +128,11 @@ def simulated_and_real(inputs: FigureInputs) -> Figure:
     return figures.finish(figure, said, across="margin Δ", up="density", key=key)
 
 
-def _draw_real(axes: Axes, starts: Mapping[Start, Tensor]) -> None:
+def _draw_real(axes: Axes, starts: Mapping[Start, Tensor], expected: float) -> None:
+    """Densities, and their means in the half of the axes that has fewer margins."""
     low, high = MARGIN_RANGE
+    side, at = ("left", 0.02) if expected > (low + high) / 2 else ("right", 0.99)
+    how: dict[str, Any] = {"horizontalalignment": side, "fontsize": 7.5}
     for place, (start, margins) in enumerate(starts.items()):
         counts, edges = np.histogram(margins.numpy(), np.arange(low, high + 0.25, 0.25))
         density = counts / (0.25 * len(margins))  # also of margins further out
@@ -137,9 +141,9 @@ def _draw_real(axes: Axes, starts: Mapping[Start, Tensor]) -> None:
         axes.stairs(density, edges, fill=as_trained, color=colour, alpha=0.6 if as_trained else 1, linewidth=1.2,
                     zorder=0 if as_trained else 1)  # fmt: skip
         said = f"{start.mode}, {start.initialisation}: {signed(float(margins.mean()), '.2f')}"
-        figures.annotate(axes, said, (0.02, 1), (0, -9 - 10 * place), color=colour, fontsize=7.5, weight="bold")
+        figures.annotate(axes, said, (at, 1), (0, -9 - 10 * place), color=colour, weight="bold", **how)
     if not starts:
-        figures.annotate(axes, "no such data here", (0.02, 1), (0, -9), fontsize=7.5)
+        figures.annotate(axes, "no such data here", (at, 1), (0, -9), **how)
     axes.set_xlim(low, high)
     axes.set_ylim(0, TALLEST)
     figures.strip(axes)
