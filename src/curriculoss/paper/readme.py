@@ -32,7 +32,7 @@ def write_readme(folder: Path, records: RunRecords, planned: Collection[str]) ->
     shown = {each: _shown(each, folder, records) for name, each in ARTEFACTS.items() if name not in SUMMARIES}
     page = fill(
         "readme.md",
-        scale=records.scale.name,
+        scale=records.scale,
         done=sum(name in records for name in planned),
         planned=len(planned),
         summaries=[ARTEFACTS[name] for name in SUMMARIES if (folder / f"{ARTEFACTS[name].stem}.png").exists()],

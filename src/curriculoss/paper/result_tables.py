@@ -201,7 +201,7 @@ def _shown(entry: Entry, n: int) -> tuple[str, ...]:
         spread = "" if ours.std is None else f" ± {ours.std:.2f}"
         count = "" if ours.n == n else f", n={ours.n}"
         lines = [f"{'≤ ' * entry.bound}{signed(ours.mean, '.2f')}{spread}{count}"]
-    if entry.of_best and entry.best is not None:
+    if entry.of_best and entry.best is not None and ours.n > 1:
         lines.append(f"best {signed(entry.best, '.2f')}")
     if entry.paper is not None:
         lines.append(f"paper {signed(entry.paper, '.2f')}")
