@@ -279,8 +279,9 @@ def _lost(found: Sequence[Fit]) -> str:
     """How often plain MAE has lost whole classes with the chosen settings."""
     lost = [int(x) for x in _fitted(MAE, CLEAN, "lost_classes")(_of(found, CHOSEN["cifar10"], "cifar10"))]
     return (
-        f"With the chosen settings plain MAE lost whole classes of CIFAR-10, fitting less than {100 * LOST:g} % of them, in "
-        f"{sum(map(bool, lost))} of {len(lost)} runs (classes lost per run: {', '.join(map(str, lost)) or 'not run'})."
+        "With the chosen settings plain MAE lost whole classes of CIFAR-10, fitting less than "
+        f"{100 * LOST:g} % of them, in {sum(map(bool, lost))} of {len(lost)} runs (classes lost per run: "
+        f"{', '.join(map(str, lost)) or 'not run'})."
     )
 
 

@@ -66,8 +66,11 @@ def test_the_page_begins_with_what_was_found(tmp_path):
     for name in SUMMARIES:
         (tmp_path / f"{artefact_named(name).stem}.png").touch()
     (tmp_path / "table-fix.md").write_text("### table:fix: its title\n\na table\n")
-    claims = [{"number": at, "claim": f"Claim {at}", "verdict": verdict, "missing": missing}
-              for at, (verdict, missing) in enumerate((("holds", 0), ("undecided", 0), ("holds", 0), ("undecided", 2)), 1)]
+    verdicts = (("holds", 0), ("undecided", 0), ("holds", 0), ("undecided", 2))  # and runs missing
+    claims = [
+        {"number": at, "claim": f"Claim {at}", "verdict": verdict, "missing": missing}
+        for at, (verdict, missing) in enumerate(verdicts, 1)
+    ]
     (tmp_path / "claims.json").write_text(json.dumps(claims))
     (tmp_path / "differences.md").write_text("# What differs\n\nAll of it.\n\n## Why\n")
     runs = underfitting(1)

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import itertools
 import os
-import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
 
 from curriculoss.data import DATA_SETS, DataError, data_folder
 from curriculoss.errors import BusyError, DamagedError, InvalidValueError, RunError
+from curriculoss.fitting import fit
+from curriculoss.losses import CE
 from curriculoss.paper import readme
 from curriculoss.paper.artefacts import ARTEFACTS, Artefact
 from curriculoss.paper.epochs import RunRecords
@@ -25,7 +25,7 @@ from curriculoss.runs.spec import RunSpec
 from curriculoss.runs.task import make_network, make_task
 
 RUNS = "runs"
-TIMED_STEPS = 4  # for an estimate, after one to warm up
+TIMED_BATCHES = 2  # for an estimate
 
 
 @dataclass(frozen=True)
@@ -174,27 +174,15 @@ def estimate(specs: Iterable[RunSpec], *, jobs: int | None = None, **options: An
 
 
 def _seconds_per_epoch(spec: RunSpec, **options: Any) -> float:
+    """From a few batches, trained on and tested; the first of two rounds warms up."""
     threads, device = torch.get_num_threads(), torch.device("cpu")
     torch.set_num_threads(1)  # as runs are trained
     try:
         task = make_task(spec, **options)
-        network = make_network(spec, task)
-        train, test = (task.batches(spec, device, test=test).epoch(0) for test in (False, True))
-        seconds = len(task.train) * _seconds(network, train, backward=True)
-        return seconds + len(task.test) * _seconds(network, test, backward=False) / spec.test_every
+        epochs = [task.batches(spec, device, test=test).epoch(0) for test in (False, True)]
+        train, test = ([*itertools.islice(batches, TIMED_BATCHES)] for batches in epochs)
+        found = fit(make_network(spec, task), CE(), train, epochs=2, learning_rate=1e-3, test_batches=test)[-1]
     finally:
         torch.set_num_threads(threads)
-
-
-def _seconds(network: nn.Module, batches: Iterable[tuple[Tensor, Tensor, Tensor]], *, backward: bool) -> float:
-    """Seconds per sample over a few batches; the first one warms up."""
-    seconds, samples = 0.0, 0
-    for place, (inputs, target, _) in enumerate(itertools.islice(batches, TIMED_STEPS + 1)):
-        start = time.perf_counter()
-        with torch.set_grad_enabled(backward):
-            loss = torch.nn.functional.cross_entropy(network(inputs), target)
-        if backward:
-            loss.backward()
-        if place or len(inputs) < 2:
-            seconds, samples = seconds + time.perf_counter() - start, samples + len(inputs)
-    return seconds / max(1, samples)
+    seconds = len(task.train) / sum(len(batch[0]) for batch in train) * found.train_seconds
+    return seconds + len(task.test) / sum(len(batch[0]) for batch in test) * found.test_seconds / spec.test_every

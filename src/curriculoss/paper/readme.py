@@ -61,9 +61,11 @@ def _verdicts(file: Path) -> list[tuple[str, str]]:
         return []
     try:
         results = json.loads(file.read_text("utf-8", errors="replace"))
-        return [(OPEN if each["missing"] else each["verdict"], f"({each['number']}) {each['claim']}") for each in results]
+        verdicts = [OPEN if each["missing"] else each["verdict"] for each in results]
+        names = [f"({each['number']}) {each['claim']}" for each in results]
     except (ValueError, KeyError, TypeError):
         raise damaged(file, "it is not whole") from None
+    return [*zip(verdicts, names, strict=True)]
 
 
 def _command(artefact: Artefact, scale: Scale) -> str:
