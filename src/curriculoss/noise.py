@@ -214,9 +214,7 @@ def _rates_and_odds(noise: Noise, num_classes: int, flips: Tensor | None) -> tup
         _check_labels("flips", flips, num_classes, num_classes)
         target = flips.cpu().long()
     else:
-        raise InvalidValueError(
-            f"{noise.kind} noise has no transition matrix of its own; measure it with empirical_matrix"
-        )
+        raise InvalidValueError(f"{noise.kind} noise has no transition matrix of its own; see empirical_matrix")
     return noise.rate * (target != classes).double(), (classes == target[:, None]).double()
 
 

@@ -85,9 +85,7 @@ class Watch:
         if self._listened is None:
             return None
         if self.monitor is None or self._heard is None:
-            raise InvalidValueError(
-                "MonitorCallback heard no call of its loss: is it the RobustLoss that training calls?"
-            )
+            raise InvalidValueError("MonitorCallback heard no call of its loss: does training call this RobustLoss?")
         self.epoch = self.monitor.end_epoch()
         self._listened = self._heard = None
         if in_process_group():
