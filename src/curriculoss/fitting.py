@@ -196,10 +196,9 @@ def fit(
     Args:
         network: Maps a batch of inputs to logits (N, K). It is trained in place.
         loss: Maps (logits, target) to a scalar. A `RobustLoss` or `AutoLoss` also gives callbacks its margins.
-        batches: Can be iterated once per epoch, such as a `DataLoader` or a list. Each batch is (inputs, target), or
-            (inputs, target, index) with the position of each sample in the data, or (inputs, target, index or None,
-            sample_weight). Batches may have a method `epoch(number)`, counted from 0, that gives the batches of an
-            epoch, or `set_epoch(number)`, which is called before an epoch.
+        batches: Anything that can be iterated once per epoch, such as a `DataLoader` or a list. Each batch is (inputs,
+            target), (inputs, target, index) with the position of each sample in the data, or (inputs, target, index or
+            None, sample_weight). Methods `set_epoch(number)` and then `epoch(number)`, from 0, are used if they exist.
         epochs: How often to go through the batches.
         optimizer: "sgd", "adamw", an optimiser of torch, or a function from parameters to one.
         learning_rate: Initial learning rate of "sgd" and "adamw".
@@ -235,6 +234,7 @@ def fit(
     made = _make_optimizer(network, optimizer, learning_rate, momentum, weight_decay)
     rates, factor = [group["lr"] for group in made.param_groups], _rate_factor(schedule, epochs)
     model, made = backend.setup(network, made)
+    made.zero_grad()  # gradients from before the fit do not count
     loss = loss.to(backend.device) if isinstance(loss, nn.Module) else loss
     loop = Loop(network, loss, made, epochs, len(batches) if isinstance(batches, Sized) else None, tuple(callbacks))
     loop.tell("on_fit_begin", loop)
@@ -249,13 +249,13 @@ def fit(
             if factor is not None:
                 for group, rate in zip(made.param_groups, rates, strict=True):
                     group["lr"] = rate * factor(number + position / (loop.steps or math.inf))
-            made.zero_grad()
             logits = model(inputs)
             value, margin = _loss_and_margin(loss, logits, target, weight)
             backend.backward(value)
             if clip_norm is not None:
                 clip_grad_norm_(model.parameters(), clip_norm)
             made.step()
+            made.zero_grad()
             step = Step(logits.detach(), target, index, value.detach(), margin, made.param_groups[0]["lr"])
             loop.tell("on_step", step)
             total += to_float64(step.loss) * len(target)
