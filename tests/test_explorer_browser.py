@@ -264,6 +264,21 @@ def test_the_copied_lines_make_the_loss_that_is_shown(page, tmp_path):
             assert trained == names["loss"]
 
 
+def test_a_drawn_loss_is_the_sixth_at_most_and_takes_nobodys_place(page, tmp_path):
+    async def visit(tab):
+        await tab.value("[1, 2, 3, 4].forEach(() => document.getElementById('add').click())")
+        await tab.value("document.getElementById('draw').click()")
+        assert await tab.value("explorer.state.entries.map((each) => each.loss)") == ["ce", "mae", "mae", *["gce"] * 3]
+        assert await tab.value("document.getElementById('draw').disabled && document.getElementById('add').disabled")
+        await tab.value("document.querySelector('.remove').click()")
+        await tab.value("document.getElementById('draw').click()")
+        assert await tab.value("document.getElementById('key').children[5].textContent") == "drawn by hand"
+        await tab.value("explorer.state.entries[5].fix = 'scale'; document.getElementById('draw').click()")
+        assert await tab.value("document.getElementById('key').children[5].textContent") == "drawn by hand, scaled"
+
+    visit_page(page, tmp_path, visit)
+
+
 def test_points_are_dragged_by_mouse_and_moved_by_keyboard(page, tmp_path):
     async def visit(tab):
         await tab.value("document.getElementById('draw').click()")

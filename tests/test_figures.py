@@ -7,6 +7,7 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -112,6 +113,12 @@ def test_measured_margins_take_the_place_of_simulated_ones() -> None:
     assert points(axes)[0] == pytest.approx((-2.0, mean_initial_weight(MAE(), initial_margins=margins)), rel=1e-5)
     with pytest.raises(ValueError, match=r"belong to one number of classes, got num_classes=\[10, 100\]"):
         weight_over_initial_margins(MAE(), (10, 100), initial_margins=margins)
+
+
+@pytest.mark.parametrize("wrong", [registry.get("nce"), {"NCE": registry.get("nce")}, [MAE()], "mae"], ids=str)
+def test_what_has_no_weight_function_is_refused(wrong: Any) -> None:
+    with pytest.raises(TypeError, match=r"expects curricula, one such as MAE\(\) or several by label, got"):
+        weight_over_initial_margins(wrong)
 
 
 def test_axes_are_named() -> None:

@@ -106,10 +106,20 @@ def test_batches_may_be_a_list_or_a_loader_or_depend_on_the_epoch():
 
 
 def test_batches_that_are_used_up_are_refused():
-    with pytest.raises(ValueError, match=r"got none in epoch 2: give a list or a DataLoader, not a generator"):
+    with pytest.raises(ValueError, match=r"expects batches with samples in every epoch, got none: give a list or"):
         fit(network(), F.cross_entropy, (each for each in batches()), epochs=2)
+    with pytest.raises(ValueError, match=r"expects test_batches with .*, got none: give a list .*, not a generator$"):
+        fit(network(), F.cross_entropy, batches(), epochs=2, test_batches=(each for each in batches()))
+    with pytest.raises(ValueError, match=r"expects batches with samples in every epoch, got none"):
+        fit(network(), F.cross_entropy, [(torch.zeros(0, 4), torch.zeros(0, dtype=torch.int64))], epochs=1)
     with pytest.raises(ValueError, match=r"expects batches of 2 to 4 parts, as \(inputs, target\), got 1$"):
         fit(network(), F.cross_entropy, [(torch.zeros(2, 4),)], epochs=1)
+    with pytest.raises(ValueError, match=r"expects batches of 2 to 4 parts, as \(inputs, target\), got dict$"):
+        fit(network(), F.cross_entropy, [{"inputs": 1, "target": 2}], epochs=1)
+    with pytest.raises(
+        ValueError, match=r"as \(inputs, target\), got torch.float32 \(96, 4\)$"
+    ):  # one batch, not in a list
+        fit(network(), F.cross_entropy, data()[:2], epochs=1)
 
 
 def test_arrays_are_taken_for_tensors():
@@ -126,11 +136,41 @@ def test_arrays_are_taken_for_tensors():
         ({"epochs": -1}, "fit expects epochs >= 0, got epochs=-1"),
         ({"epochs": "2"}, "fit expects an integer epochs >= 0, got epochs='2'"),
         ({"epochs": 2, "test_every": 0}, "fit expects test_every >= 1, got test_every=0"),
+        ({"epochs": 2, "clip_norm": -1}, "fit expects a finite number > 0, got clip_norm=-1"),
+        ({"epochs": 2, "optimizer": None}, "fit expects an optimizer of torch, its name or .*, got None"),
+        ({"epochs": 2, "schedule": 0.1}, "fit expects schedule 'cosine' or a function, got 0.1"),
+        (
+            {"epochs": 2, "loss": RobustLoss(CE(), reduction="none")},
+            r"returns one number .*, got torch.float32 \(32,\)",
+        ),
+        ({"epochs": 2, "loss": lambda logits, target: 1.0}, "a loss that returns one number as a tensor, got float"),
     ],
 )
-def test_numbers_of_epochs_are_checked(wrong, match):
+def test_arguments_are_checked(wrong, match):
     with pytest.raises(CurriculossError, match=match):
-        fit(nn.Linear(4, 3), CE(), batches(), test_batches=batches(), **wrong)
+        fit(nn.Linear(4, 3), **{"loss": CE(), "batches": batches(), "test_batches": batches()} | wrong)
+
+
+def test_gradients_from_before_the_fit_do_not_count():
+    fresh, used = network(), network()
+    F.cross_entropy(used(data()[0]), data()[1]).backward()
+    for each in (fresh, used):
+        fit(each, RobustLoss(CE()), batches(), epochs=1, seed=0)
+    assert torch.equal(weights(fresh), weights(used))
+
+
+def test_sample_weights_need_no_index():
+    trained = [network(), network()]
+    for each, index in zip(trained, (torch.arange(32), None), strict=True):
+        weighted = [(x, y, index, torch.linspace(0, 1, 32)) for x, y, _ in batches()]
+        fit(each, RobustLoss(CE()), weighted, epochs=1, seed=0)
+    assert torch.equal(weights(trained[0]), weights(trained[1]))
+
+
+def test_accuracy_counts_every_pixel():
+    images, target = torch.randn(4, 1, 5, 6), torch.ones(4, 5, 6, dtype=torch.int64)
+    history = fit(nn.Conv2d(1, 2, 1), CE(), [(images, target)], epochs=1, test_batches=[(images, target)])
+    assert 0 <= history[-1].test_accuracy <= 100
 
 
 def test_callbacks_are_called_in_order_and_see_every_step():
@@ -189,6 +229,8 @@ def test_early_stopping_waits_as_long_as_it_is_told():
 
     history = fit(network(), falling, [batches()[0]], epochs=5, callbacks=[EarlyStopping(2)])
     assert [each.train_loss for each in history] == [3.0, 2.0, 2.5, 2.0]
+    with pytest.raises(ValueError, match="EarlyStopping expects patience >= 1, got patience=0"):
+        EarlyStopping(0)
 
 
 def test_margins_of_the_loss_go_to_the_callbacks():

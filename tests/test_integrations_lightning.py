@@ -192,9 +192,11 @@ class Two(Classifier):
 
 
 def test_which_loss_is_said_where_it_is_not_clear(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    with pytest.raises(ValueError, match="expects one RobustLoss in the module, or to be given it, got 2"):
+    with pytest.raises(ValueError, match="expects one RobustLoss in the module, or loss=, got 2"):
         fit(MonitorCallback(), tmp_path, module=Two())
     module = Two()
+    with pytest.raises(TypeError, match=r"expects a criterion such as RobustLoss\(MAE\(\)\), got MAE\(\)$"):
+        fit(MonitorCallback(MAE()), tmp_path)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="heard no call of its loss"):
         fit(MonitorCallback(module.loss), tmp_path, module=module)
     assert "underfit" not in caplog.text

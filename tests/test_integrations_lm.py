@@ -250,7 +250,7 @@ def test_a_change_that_the_configuration_does_not_tell_is_refused_in_the_first_s
     model = WithTemperature(LlamaConfig(**SIZE)).train()
     WithTemperature.__name__ = "WithTemperatureForCausalLM"
     fuse_lm_head(model, MAE())
-    with pytest.raises(InvalidValueError, match=r"but WithTemperatureForCausalLM changes them$"):
+    with pytest.raises(InvalidValueError, match=r"; WithTemperatureForCausalLM changes them$"):
         model(**make_batch())
 
 

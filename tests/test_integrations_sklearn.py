@@ -18,6 +18,7 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from curriculoss import GCE, MAE, Scaled, fix
+from curriculoss.errors import CurriculossError
 from curriculoss.integrations.sklearn import RobustClassifier
 
 pytestmark = pytest.mark.slow
@@ -181,14 +182,15 @@ def test_hidden_layers_have_the_given_sizes(iris: tuple[np.ndarray, np.ndarray])
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"epochs": 0}, "expects an integer epochs >= 1, got epochs=0"),
+        ({"epochs": 0}, "expects epochs >= 1, got epochs=0"),
         ({"batch_size": 1.5}, "expects an integer batch_size >= 1, got batch_size=1.5"),
-        ({"learning_rate": -1}, "expects a finite learning_rate >= 0, got learning_rate=-1"),
-        ({"weight_decay": "much"}, "expects a finite weight_decay >= 0, got weight_decay='much'"),
+        ({"learning_rate": -1}, "expects a finite number >= 0, got learning_rate=-1"),
+        ({"weight_decay": "much"}, "expects a finite number >= 0, got weight_decay='much'"),
         ({"hidden_layer_sizes": 100}, r"expects hidden_layer_sizes such as \(100,\), got 100"),
-        ({"hidden_layer_sizes": (0,)}, r"expects hidden_layer_sizes such as \(100,\), got \(0,\)"),
+        ({"hidden_layer_sizes": (0,)}, "expects hidden_layer_sizes >= 1, got hidden_layer_sizes=0"),
         ({"tau": 2.6}, "expects a fix with tau, got tau=2.6"),
-        ({"fix": "scale"}, "expects a loss to fix, got fix='scale' and loss='auto'"),
+        ({"fix": "scale"}, "expects a loss to fix, got fix='scale', loss='auto'"),
+        ({"fix": "scale", "loss": "Auto"}, "expects a loss to fix, got fix='scale', loss='Auto'"),
         ({"loss": "mea"}, "unknown loss 'mea', did you mean 'mae'"),
         ({"loss": "atuo"}, "unknown loss 'atuo', did you mean 'auto'"),
         ({"loss": "mae", "fix": "stretch"}, "unknown fix 'stretch'"),
@@ -197,9 +199,14 @@ def test_hidden_layers_have_the_given_sizes(iris: tuple[np.ndarray, np.ndarray])
 def test_a_wrong_setting_is_one_clear_line(
     iris: tuple[np.ndarray, np.ndarray], settings: dict[str, Any], message: str
 ) -> None:
-    with pytest.raises(ValueError, match=message) as error:
+    with pytest.raises(CurriculossError, match=message) as error:
         RobustClassifier(**settings).fit(*iris)
     assert "\n" not in str(error.value)
+
+
+def test_names_of_losses_may_have_capitals(iris: tuple[np.ndarray, np.ndarray]) -> None:
+    small_, capital = (small(loss=name).fit(*iris).predict_proba(iris[0]) for name in ("auto", "Auto"))
+    assert np.array_equal(small_, capital)
 
 
 def test_one_class_is_refused(iris: tuple[np.ndarray, np.ndarray]) -> None:

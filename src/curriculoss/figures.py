@@ -19,7 +19,7 @@ from matplotlib.transforms import ScaledTranslation
 from torch import Tensor
 
 from curriculoss.decomposition import Decomposition
-from curriculoss.errors import InvalidValueError
+from curriculoss.errors import InvalidTypeError, InvalidValueError
 from curriculoss.fixing import mean_initial_weight
 from curriculoss.initial import affordable_margins
 from curriculoss.losses import registry
@@ -57,6 +57,7 @@ def weight_over_initial_margins(
         A figure to show or save.
 
     Raises:
+        InvalidTypeError: If a loss is no curriculum: with a second term it has no weight function to draw.
         InvalidValueError: If there are measured margins and several numbers of classes.
 
     Example:
@@ -64,8 +65,10 @@ def weight_over_initial_margins(
         >>> figure = weight_over_initial_margins({"CE": CE(), "MAE": MAE()}, num_classes=(10, 100))
         >>> figure.savefig("weights.png")  # doctest: +SKIP
     """
-    if isinstance(curricula, Curriculum):
-        curricula = {curricula.label: curricula}
+    curricula = {curricula.label: curricula} if isinstance(curricula, Curriculum) else curricula
+    if not isinstance(curricula, Mapping) or not all(isinstance(each, Curriculum) for each in curricula.values()):
+        expected = "curricula, one such as MAE() or several by label"
+        raise InvalidTypeError(f"weight_over_initial_margins expects {expected}, got {curricula!r:.100}")
     counts = [num_classes] if isinstance(num_classes, int) else list(num_classes)
     if initial_margins is not None and len(counts) != 1:
         raise InvalidValueError(f"measured initial_margins belong to one number of classes, got num_classes={counts}")

@@ -14,9 +14,8 @@ from torch.nn.utils import clip_grad_norm_
 from torch.optim import SGD, AdamW, Optimizer
 
 from curriculoss._autograd import to_float64
-from curriculoss._checks import checked_integer
-from curriculoss._text import suggestion
-from curriculoss.errors import DivergedError, InvalidValueError
+from curriculoss._checks import check_known, check_number, checked_integer, is_finite, type_and_shape
+from curriculoss.errors import DivergedError, InvalidTypeError, InvalidValueError
 from curriculoss.monitor import Epoch, Monitor
 
 LossFunction = Callable[..., Tensor]  # (logits, target) -> scalar
@@ -51,8 +50,7 @@ class EpochResult:
 class Callback:
     """Base class of everything that watches a fit; every method may be overridden, none has to be.
 
-    They are called in the order given, in every process, and not for a finished run. What they keep between epochs
-    belongs in `state_dict`, for resuming.
+    They are called in the order given, in every process, not for a finished run; `state_dict` is for resuming.
 
     Example:
         >>> import torch
@@ -171,10 +169,9 @@ class Loop:
         for name, part in self._parts().items():
             part.load_state_dict(state[name])
         self.history[:] = [EpochResult(**each) for each in state["history"]]
-        saved = state["callbacks"]
         for name, each in self._named().items():
-            if name in saved:
-                each.load_state_dict(saved[name])
+            if name in state["callbacks"]:
+                each.load_state_dict(state["callbacks"][name])
 
     def _parts(self) -> dict[str, Any]:
         followed = {"criterion": self.loss} if isinstance(self.loss, nn.Module) else {}
@@ -199,10 +196,9 @@ def fit(
     Args:
         network: Maps a batch of inputs to logits (N, K). It is trained in place.
         loss: Maps (logits, target) to a scalar. A `RobustLoss` or `AutoLoss` also gives callbacks its margins.
-        batches: Can be iterated once per epoch, such as a `DataLoader` or a list. Each batch is (inputs, target), or
-            (inputs, target, index) with the position of each sample in the data, or (inputs, target, index,
-            sample_weight). If it has a method `epoch(number)`, counted from 0, that gives the batches of an epoch; if
-            it has `set_epoch(number)`, that is called first.
+        batches: Anything that can be iterated once per epoch, such as a `DataLoader` or a list. Each batch is (inputs,
+            target), (inputs, target, index) with the position of each sample in the data, or (inputs, target, index or
+            None, sample_weight). Methods `set_epoch(number)` and then `epoch(number)`, from 0, are used if they exist.
         epochs: How often to go through the batches.
         optimizer: "sgd", "adamw", an optimiser of torch, or a function from parameters to one.
         learning_rate: Initial learning rate of "sgd" and "adamw".
@@ -232,10 +228,13 @@ def fit(
     """
     epochs = checked_integer("fit", "epochs", epochs, 0)
     checked_integer("fit", "test_every", test_every, 1)
+    if clip_norm is not None:  # torch checks the other numbers
+        check_number("fit", "clip_norm", clip_norm, "a finite number > 0", is_finite(clip_norm) and clip_norm > 0)
     backend = SingleDevice(next(network.parameters()).device) if backend is None else backend
     made = _make_optimizer(network, optimizer, learning_rate, momentum, weight_decay)
     rates, factor = [group["lr"] for group in made.param_groups], _rate_factor(schedule, epochs)
     model, made = backend.setup(network, made)
+    made.zero_grad()  # gradients from before the fit do not count
     loss = loss.to(backend.device) if isinstance(loss, nn.Module) else loss
     loop = Loop(network, loss, made, epochs, len(batches) if isinstance(batches, Sized) else None, tuple(callbacks))
     loop.tell("on_fit_begin", loop)
@@ -261,7 +260,7 @@ def fit(
             loop.tell("on_step", step)
             total += to_float64(step.loss) * len(target)
             count += len(target)
-        mean = _mean(total, count, backend)
+        mean = _mean("batches", total, count, backend)
         if not math.isfinite(mean):
             said = f"training diverged in epoch {number + 1} (loss {mean})"
             raise DivergedError(f"{said}; try a smaller learning rate than {rates[0]:g}", number + 1)
@@ -277,9 +276,11 @@ def fit(
 
 
 def _rate_factor(schedule: str | Schedule | None, epochs: int) -> Schedule | None:
-    if isinstance(schedule, str) and schedule != "cosine":
+    if schedule == "cosine":
+        return lambda done: cosine(done, epochs)
+    if isinstance(schedule, str) or not (schedule is None or callable(schedule)):
         raise InvalidValueError(f"fit expects schedule 'cosine' or a function, got {schedule!r}")
-    return (lambda done: cosine(done, epochs)) if isinstance(schedule, str) else schedule
+    return schedule
 
 
 def cosine(done: float, epochs: float, warmup: float = 0.0) -> float:
@@ -289,28 +290,20 @@ def cosine(done: float, epochs: float, warmup: float = 0.0) -> float:
     return 0.5 * (1 + math.cos(math.pi * (done - warmup) / max(1e-9, epochs - warmup)))  # warmup may take all epochs
 
 
-BatchParts = tuple[Tensor, Tensor, Tensor | None, Tensor | None]  # inputs, target, index, sample weight
-
-
-def epoch_batches(batches: Any, number: int, device: torch.device) -> Iterator[BatchParts]:
-    """The batches of an epoch, counted from 0, on the device; see `fit` for what `batches` can be."""
+def epoch_batches(batches: Any, number: int, device: torch.device) -> Iterator[tuple[Any, ...]]:
+    """The batches of an epoch, counted from 0, on the device: inputs, target, index or None, weight or None."""
     if hasattr(batches, "set_epoch"):
         batches.set_epoch(number)
-    empty = True
     for batch in batches.epoch(number) if hasattr(batches, "epoch") else batches:
-        if not 2 <= len(batch) <= 4:
-            raise InvalidValueError(f"fit expects batches of 2 to 4 parts, as (inputs, target), got {len(batch)}")
-        empty = False
-        parts = (torch.as_tensor(part).to(device, non_blocking=True) for part in batch)
-        inputs, target, index, weight, *_ = (*parts, None, None)
-        yield inputs, target, index, weight
-    if empty:
-        said = f"fit expects batches that can be iterated in every epoch, got none in epoch {number + 1}"
-        raise InvalidValueError(f"{said}: give a list or a DataLoader, not a generator")
+        if not isinstance(batch, Sequence) or not 2 <= len(batch) <= 4:
+            got = len(batch) if isinstance(batch, Sequence) else type_and_shape(batch)
+            raise InvalidValueError(f"fit expects batches of 2 to 4 parts, as (inputs, target), got {got}")
+        given: list[Any] = [*batch, None, None]
+        yield tuple(x if x is None else torch.as_tensor(x).to(device, non_blocking=True) for x in given[:4])
 
 
 @torch.no_grad()
-def predictions(network: nn.Module, batches: Any, device: torch.device) -> Iterator[tuple[Tensor, BatchParts]]:
+def predictions(network: nn.Module, batches: Any, device: torch.device) -> Iterator[tuple[Tensor, tuple[Any, ...]]]:
     """The logits of each batch, and the batch, in eval mode."""
     network.eval()
     yield from ((network(batch[0]), batch) for batch in epoch_batches(batches, 0, device))
@@ -318,12 +311,11 @@ def predictions(network: nn.Module, batches: Any, device: torch.device) -> Itera
 
 def evaluate(network: nn.Module, batches: Any, backend: Backend) -> float:
     """The accuracy in percent over the batches of all processes; leaves the network in eval mode."""
-    right = torch.zeros(2, dtype=torch.int64, device=backend.device)
+    right, count = torch.zeros((), dtype=torch.int64, device=backend.device), 0
     for logits, (_, target, *_) in predictions(network, batches, backend.device):
-        right[0] += (logits.argmax(1) == target).sum()
-        right[1] += len(target)
-    correct, count = backend.all_reduce(right, reduce_op="sum").tolist()
-    return float(100 * correct / count)
+        right += (logits.argmax(1) == target).sum()
+        count += target.numel()  # one per pixel where logits are (N, K, d1, ...)
+    return _mean("test_batches", 100 * to_float64(right), count, backend)
 
 
 def _loss_and_margin(loss: Any, logits: Tensor, target: Tensor, weight: Tensor | None) -> tuple[Tensor, Tensor | None]:
@@ -331,24 +323,32 @@ def _loss_and_margin(loss: Any, logits: Tensor, target: Tensor, weight: Tensor |
     extra = {} if weight is None else {"sample_weight": weight}
     if hasattr(loss, "loss_and_margin"):
         value, margin = loss.loss_and_margin(logits, target, **extra)
-        return value, margin.detach()
-    return loss(logits, target, **extra), None
+    else:
+        value, margin = loss(logits, target, **extra), None
+    if not isinstance(value, Tensor) or value.numel() != 1:
+        raise InvalidValueError(f"fit expects a loss that returns one number as a tensor, got {type_and_shape(value)}")
+    return value, None if margin is None else margin.detach()
 
 
-def _mean(total: Tensor, count: int, backend: Backend) -> float:
-    """The mean loss per sample over all processes."""
+def _mean(batches: str, total: Tensor, count: int, backend: Backend) -> float:
+    """A total divided by the number of samples, both of all processes."""
     value, number = backend.all_reduce(torch.stack([total, torch.full_like(total, count)]), reduce_op="sum").tolist()
+    if number == 0:
+        said = "give a list or a DataLoader, not a generator"
+        raise InvalidValueError(f"fit expects {batches} with samples in every epoch, got none: {said}")
     return float(value / number)
 
 
 def _make_optimizer(network: nn.Module, given: Any, rate: float, momentum: float, weight_decay: float) -> Optimizer:
+    if isinstance(given, str):
+        check_known("optimizer", given, OPTIMIZERS)
     if given == "sgd":
         return SGD(network.parameters(), rate, momentum=momentum, weight_decay=weight_decay)
     if given == "adamw":
         return AdamW(network.parameters(), rate, weight_decay=weight_decay)
-    if isinstance(given, str):
-        raise InvalidValueError(f"unknown optimizer {given!r}{suggestion(given, OPTIMIZERS)}")
-    made: Optimizer = given if isinstance(given, Optimizer) else given(network.parameters())
+    made = given(network.parameters()) if callable(given) else given
+    if not isinstance(made, Optimizer):
+        raise InvalidTypeError(f"fit expects an optimizer of torch, its name or a function that makes it, got {made!r}")
     return made
 
 
@@ -356,7 +356,7 @@ class EarlyStopping(Callback):
     """Stops when the training loss has not improved for `patience` epochs; there may be no clean labels to go by."""
 
     def __init__(self, patience: int) -> None:
-        self.patience = patience
+        self.patience = checked_integer("EarlyStopping", "patience", patience, 1)
 
     def should_stop(self, history: Sequence[EpochResult]) -> bool:
         losses = [each.train_loss for each in history]

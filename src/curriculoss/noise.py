@@ -214,9 +214,7 @@ def _rates_and_odds(noise: Noise, num_classes: int, flips: Tensor | None) -> tup
         _check_labels("flips", flips, num_classes, num_classes)
         target = flips.cpu().long()
     else:
-        raise InvalidValueError(
-            f"{noise.kind} noise has no transition matrix of its own; measure it with empirical_matrix"
-        )
+        raise InvalidValueError(f"{noise.kind} noise has no transition matrix of its own; see empirical_matrix")
     return noise.rate * (target != classes).double(), (classes == target[:, None]).double()
 
 
@@ -362,11 +360,8 @@ def _read_array(path: Path) -> Any:
                 raise InvalidValueError(f"expected one array, got {len(arrays)}")
             array = arrays[0]
         elif path.suffix in (".csv", ".txt"):
-            lines = path.read_text(encoding="utf-8").replace(",", " ").splitlines()
-            rows = [[float(x) for x in line.split()] for line in lines if line.strip()]
-            if len({len(row) for row in rows}) > 1:
-                raise InvalidValueError("expected as many numbers in every line")
-            array = np.array(rows)
+            text = path.read_text(encoding="utf-8-sig").strip()
+            array = np.loadtxt(text.replace(",", " ").splitlines(), ndmin=2) if text else np.empty(0)
         else:
             raise InvalidValueError("expected a .npy, .npz, .csv or .txt file")
         if array.dtype.kind not in "iuf":

@@ -206,10 +206,10 @@ function command(entry) {
 
 function title(entry) {
   const refused = entry.fix && !applied(entry);
-  const adjective = entry.fix && !refused ? data.fixes.find((each) => each.name === entry.fix).adjective + " " : "";
-  if (entry.loss === DRAWN) return `${adjective}drawn by hand`;
+  const adjective = entry.fix && !refused ? data.fixes.find((each) => each.name === entry.fix).adjective : "";
+  if (entry.loss === DRAWN) return adjective ? `drawn by hand, ${adjective}` : "drawn by hand";
   const params = given(entry, (key, value) => `${key}=${value}`).join(", ");
-  return adjective + factsOf(entry.loss).class + (params && ` (${params})`);
+  return (adjective && `${adjective} `) + factsOf(entry.loss).class + (params && ` (${params})`);
 }
 
 // --- Elements and charts --------------------------------------------------------------------------------------------
@@ -237,7 +237,7 @@ const write = (svg, name, x, y, anchor, text) => draw(svg, "text", { class: name
 const signed = (text) => text.replace("-", "−");
 const round = (x) => Math.round(x * 100) / 100;
 const path = (points) => points.map(([x, y], i) => `${i ? "L" : "M"}${round(x)} ${round(y)}`).join("");
-const COLOURS = [0, 1, 2, 3, 6, 5, 4].map((i) => `var(--c${i})`);
+const COLOURS = [0, 1, 2, 3, 6, 4, 5].map((i) => `var(--c${i})`); // 5 is like 0, and there are at most six losses
 const DASHES = ["", "7 4", "2 3", "10 3 2 3", "4 2", "12 4"]; // lines differ without their colours, too
 const lineStyle = (i) => `stroke: ${COLOURS[i % 7]}; stroke-dasharray: ${DASHES[i % 6] || "none"}`;
 
@@ -461,6 +461,7 @@ function rebuild(from) {
   const place = [...document.querySelectorAll("#cards select, #add")].indexOf(from);
   byId("cards").replaceChildren(...state.entries.map(card));
   byId("add").disabled = state.entries.length >= 6;
+  byId("draw").disabled = state.entries.length >= 6 && !drawnEntry();
   byId("points").hidden = !drawnEntry();
   paint();
   const after = from && (from.isConnected ? from : document.querySelectorAll("#cards select, #add")[place]);
@@ -682,7 +683,7 @@ byId("classes").addEventListener("input", () => {
 });
 clicked("add", () => { state.entries.push(newEntry("gce")); rebuild(byId("add")); });
 clicked("draw", () => {
-  if (!drawnEntry()) state.entries = [...state.entries.slice(0, 5), newEntry(DRAWN)];
+  if (!drawnEntry()) state.entries.push(newEntry(DRAWN));
   rebuild();
   document.querySelector("#weights .point").focus();
 });

@@ -184,9 +184,7 @@ class FusedLMHead:
         outputs, hidden = self._run(kwargs | {"return_dict": True}, keep_logits=not training)
         if hidden is None or (training and outputs["logits"] is not hidden):
             name = type(self.model).__name__
-            raise InvalidValueError(
-                f"fuse_lm_head expects logits as the last layer gives them, but {name} changes them"
-            )
+            raise InvalidValueError(f"fuse_lm_head expects logits as the last layer gives them; {name} changes them")
         self.loss.criterion.train(training)  # AutoLoss follows in training alone
         target = self.loss.aligned(labels) if labels is not None and shift_labels is None else shift_labels
         assert target is not None
@@ -225,9 +223,8 @@ def _checked_head(model: PreTrainedModel) -> nn.Linear:
     if not isinstance(model, PreTrainedModel) or not (name.endswith("ForCausalLM") or name in CAUSAL_MODELS):
         raise InvalidTypeError(f"{expected}, got {name}")
     head = model.get_output_embeddings()  # type: ignore[no-untyped-call]
-    if isinstance(
-        getattr(getattr(head, "forward", None), "__self__", None), FusedLMHead
-    ):  # others may wrap the model's
+    owner = getattr(getattr(head, "forward", None), "__self__", None)  # not the model's forward, which others may wrap
+    if isinstance(owner, FusedLMHead):
         raise InvalidValueError(f"{expected} that is not fused yet, got a fused {name}: call restore() first")
     if not isinstance(head, nn.Linear) or not head.weight.is_floating_point() or model.base_model is model:
         raise InvalidTypeError(f"{expected} whose last layer is an nn.Linear, got {name} with {head}")

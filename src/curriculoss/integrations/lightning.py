@@ -43,9 +43,7 @@ class MonitorCallback(Watch, Callback):
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         found = [each for each in pl_module.modules() if isinstance(each, Criterion)]
         if self.loss is None and len(found) != 1:
-            raise InvalidValueError(
-                f"MonitorCallback expects one RobustLoss in the module, or to be given it, got {len(found)}"
-            )
+            raise InvalidValueError(f"MonitorCallback expects one RobustLoss in the module, or loss=, got {len(found)}")
         self.attach(self.loss or found[0])
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:

@@ -11,8 +11,7 @@ from typing import Any, Self
 import torch
 from torch import nn
 
-from curriculoss._checks import is_finite
-from curriculoss._text import suggestion
+from curriculoss._checks import check_known, check_number, checked_integer, is_finite
 from curriculoss.errors import InvalidValueError
 from curriculoss.fitting import MonitorCallback, fit
 from curriculoss.fixing import fix as fixed
@@ -133,7 +132,7 @@ class RobustClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  #
         self.margins_ = monitor.samples().mean.numpy()
 
     def _make_criterion(self, num_classes: int) -> Criterion:
-        if self.loss == AUTO:
+        if str(self.loss).lower() == AUTO:
             return AutoLoss(num_classes, reduction="none")
         loss: Any = get(self.loss) if isinstance(self.loss, str) else self.loss
         if self.fix is not None:
@@ -141,26 +140,21 @@ class RobustClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  #
         return RobustLoss(loss, reduction="none")
 
     def _check(self) -> None:
-        if isinstance(self.loss, str) and self.loss.lower() not in (known := (AUTO, *available())):
-            raise InvalidValueError(f"unknown loss {self.loss!r}{suggestion(self.loss.lower(), known)}")
-        sizes = self.hidden_layer_sizes
-        if not isinstance(sizes, Sequence) or not all(map(_is_count, sizes)):
+        if isinstance(self.loss, str):
+            check_known("loss", self.loss.lower(), (AUTO, *available()))
+        sizes: Any = self.hidden_layer_sizes
+        if not isinstance(sizes, Sequence):
             raise InvalidValueError(f"RobustClassifier expects hidden_layer_sizes such as (100,), got {sizes!r}")
+        for size in sizes:
+            checked_integer("RobustClassifier", "hidden_layer_sizes", size, 1)
         for name in ("epochs", "batch_size"):
-            if not _is_count(value := getattr(self, name)):
-                raise InvalidValueError(f"RobustClassifier expects an integer {name} >= 1, got {name}={value!r}")
-        for name in ("learning_rate", "weight_decay"):
-            value = getattr(self, name)
-            if not is_finite(value) or value < 0:
-                raise InvalidValueError(f"RobustClassifier expects a finite {name} >= 0, got {name}={value!r}")
+            checked_integer("RobustClassifier", name, getattr(self, name), 1)
+        for name, rate in (("learning_rate", self.learning_rate), ("weight_decay", self.weight_decay)):
+            check_number("RobustClassifier", name, rate, "a finite number >= 0", is_finite(rate) and rate >= 0)
         if self.tau is not None and self.fix is None:
             raise InvalidValueError(f"RobustClassifier expects a fix with tau, got tau={self.tau!r} and fix=None")
-        if self.fix is not None and self.loss == AUTO:
-            raise InvalidValueError(f"RobustClassifier expects a loss to fix, got fix={self.fix!r} and loss={AUTO!r}")
-
-
-def _is_count(value: object) -> bool:
-    return isinstance(value, int | np.integer) and int(value) >= 1
+        if self.fix is not None and str(self.loss).lower() == AUTO:
+            raise InvalidValueError(f"RobustClassifier expects a loss to fix, got fix={self.fix!r}, loss={self.loss!r}")
 
 
 def _perceptron(sizes: Sequence[int], generator: torch.Generator) -> nn.Sequential:

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
-from curriculoss.errors import InvalidValueError
+from curriculoss.errors import InvalidTypeError, InvalidValueError
 from curriculoss.losses.criterion import Criterion
 from curriculoss.monitor import Epoch, Monitor
 from curriculoss.monitor.stream import in_process_group
@@ -45,7 +45,9 @@ class Watch:
         self._heard: int | None = None  # the epoch of the last call, until the monitor has ended it
         self._saved: dict[str, Any] = {}  # a state, to be loaded at the first call
 
-    def attach(self, loss: Criterion) -> None:
+    def attach(self, loss: Any) -> None:
+        if not isinstance(loss, Criterion):
+            raise InvalidTypeError(f"MonitorCallback expects a criterion such as RobustLoss(MAE()), got {loss!r:.100}")
         self.detach()  # an interrupted run may have left it attached, and listening
         self.pause()
         self._handles = [loss.register_forward_hook(self._hear, with_kwargs=True)]
@@ -85,9 +87,7 @@ class Watch:
         if self._listened is None:
             return None
         if self.monitor is None or self._heard is None:
-            raise InvalidValueError(
-                "MonitorCallback heard no call of its loss: is it the RobustLoss that training calls?"
-            )
+            raise InvalidValueError("MonitorCallback heard no call of its loss: does training call this RobustLoss?")
         self.epoch = self.monitor.end_epoch()
         self._listened = self._heard = None
         if in_process_group():
