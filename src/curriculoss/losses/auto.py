@@ -82,8 +82,9 @@ ENDS_AS = Scaled(MAE(), RULE.clean_alpha)  # what it comes to with up to 130 cla
 
 
 def _readable(tensor: Tensor) -> bool:
-    """Whether its numbers can be read without waiting for a device, or compiling."""
-    return tensor.is_cpu and not transformed()
+    """Whether its numbers can be read, without waiting for a device unless in a transform of torch.func, where a tensor
+    would not outlive the level of `grad` or `vmap` that it is made on."""
+    return not torch.compiler.is_compiling() and (tensor.is_cpu or mapped())
 
 
 def _at_most(value: Number, limit: Number) -> Any:
@@ -112,7 +113,7 @@ class Bell(MarginLoss):
             return self._recall(margin, scale)
         scaled, unit = self.alpha * margin, scale / MAE_PEAK
         c = scaled.neg().sigmoid_()
-        bell = c * (unit / self.alpha), scaled.sigmoid_().mul_(c).mul_(unit)
+        bell = c * (unit / self.alpha), scaled.sigmoid_().mul(c).mul_(unit)  # mul_ could not be differentiated
         if away is False:
             return bell
         recall = self._recall(margin, scale)

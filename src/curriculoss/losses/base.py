@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from curriculoss._autograd import transformed
-from curriculoss._checks import SMALLEST, check_logits, check_number, is_finite
+from curriculoss._checks import SMALLEST, check_logits, check_number
 from curriculoss.errors import InvalidTypeError, InvalidValueError
 from curriculoss.losses.asymmetry import is_symmetric, max_noise_ratio
 from curriculoss.losses.batch import Batch
@@ -188,13 +188,9 @@ class Curriculum(Loss, MarginLoss):
     def __post_init__(self) -> None:
         name = type(self).__name__
         for field in fields(self):
-            value = getattr(self, field.name)
-            if not is_finite(value):
-                raise InvalidValueError(f"{name} expects a finite number, got {field.name}={value!r}")
+            check_number(name, field.name, getattr(self, field.name), least=SMALLEST)
         if not self._valid():
             raise InvalidValueError(f"{name} expects {self.constraints}, got {self._given()}")
-        for field in fields(self):
-            check_number(name, field.name, getattr(self, field.name), least=SMALLEST)
         self._check_peak()
 
     @property
