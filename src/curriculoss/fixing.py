@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from curriculoss._checks import check_known, checked_num_classes, is_finite, type_name
+from curriculoss._checks import check_known, checked_integer, is_finite, type_name
 from curriculoss._text import percent
 from curriculoss.errors import InvalidTypeError, InvalidValueError
 from curriculoss.initial import affordable_margins, expected_initial_margin
@@ -232,7 +232,7 @@ def underfitting(
 def _initial_margins(caller: str, num_classes: int | None, initial_margins: Margins | None) -> Tensor:
     _check_either(caller, num_classes, "initial_margins", initial_margins)
     if num_classes is not None:
-        num_classes = checked_num_classes(caller, num_classes)
+        num_classes = checked_integer(caller, "num_classes", num_classes, 2)
         return affordable_margins(num_classes).double()
     margins = _as_margins(caller, "initial_margins", initial_margins)
     if not margins.numel() or margins.isnan().any():

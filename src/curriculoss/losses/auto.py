@@ -40,7 +40,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from curriculoss._autograd import compute_dtype, mapped, to_float64, transformed
-from curriculoss._checks import check_logits, checked_num_classes
+from curriculoss._checks import check_logits, checked_integer
 from curriculoss.initial import expected_initial_margin
 from curriculoss.linear import Layer
 from curriculoss.losses.batch import Batch
@@ -185,7 +185,7 @@ class AutoLoss(Criterion):
         class_weight: Tensor | None = None, group: dist.ProcessGroup | None = None,
     ) -> None:  # fmt: skip
         super().__init__(reduction, ignore_index, class_weight)
-        self.num_classes = checked_num_classes("AutoLoss", num_classes)
+        self.num_classes = checked_integer("AutoLoss", "num_classes", num_classes, 2)
         self.group = group
         self._rank, self._world = (0, 1) if group is None else (dist.get_rank(group), dist.get_world_size(group))
         self.others = min(RULE.ranked_others, self.num_classes - 1)
