@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from curriculoss._autograd import transformed
-from curriculoss._checks import SMALLEST, check_logits, check_number
+from curriculoss._checks import SMALLEST, check_logits, check_number, is_finite
 from curriculoss.errors import InvalidTypeError, InvalidValueError
 from curriculoss.losses.asymmetry import is_symmetric, max_noise_ratio
 from curriculoss.losses.batch import Batch
@@ -188,9 +188,13 @@ class Curriculum(Loss, MarginLoss):
     def __post_init__(self) -> None:
         name = type(self).__name__
         for field in fields(self):
-            check_number(name, field.name, getattr(self, field.name), least=SMALLEST)
+            value = getattr(self, field.name)
+            if not is_finite(value):
+                raise InvalidValueError(f"{name} expects a finite number, got {field.name}={value!r}")
         if not self._valid():
             raise InvalidValueError(f"{name} expects {self.constraints}, got {self._given()}")
+        for field in fields(self):
+            check_number(name, field.name, getattr(self, field.name), least=SMALLEST)
         self._check_peak()
 
     @property
