@@ -471,6 +471,8 @@ def test_transforms_of_torch_func_leave_it_as_it_is():
     found = torch.func.grad(lambda x: criterion(x, target))(logits.detach())
     assert float(criterion.seen[LIKELIHOOD]) == pytest.approx(0.01)
     assert_close(found, gradient(AutoLoss(100).eval(), logits, target))
+    each = torch.func.vmap(torch.func.grad(criterion))(logits.detach(), target)
+    assert_close(each, gradient(AutoLoss(100, reduction="sum").eval(), logits, target))
 
 
 def test_monitor_has_the_weights_of_each_step():
@@ -562,3 +564,19 @@ def test_to_be_measured_leaves_no_trace():
     assert decompose(criterion, logits, target).standard_form
     assert criterion.training
     assert_close(criterion.state_dict(), AutoLoss(10).state_dict(), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("size", [0.0, 1000.0], ids=["bell", "recall"])
+@pytest.mark.parametrize("training", [True, False])
+def test_its_gradient_can_be_differentiated_again(training, size):
+    criterion = at(0.5, size, reduction="sum").train(training)
+    logits, target = batch(4)
+    seen = criterion.seen.clone()
+
+    def loss(logits):
+        criterion.seen.copy_(seen)
+        return criterion(logits, target)
+
+    assert torch.autograd.gradgradcheck(loss, (logits,), fast_mode=True)
+    margin = torch.linspace(-3, 3, 7, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(criterion.bell.weight, (margin,))

@@ -24,11 +24,11 @@ from curriculoss import (
     AutoLoss,
     RobustLoss,
     Scaled,
-    _linear_loss,
     get,
     margin,
 )
 from curriculoss import linear as module
+from curriculoss.losses import last_layer
 from tests.reference import Largest, draw, gradient, labels
 
 F64 = torch.float64
@@ -239,7 +239,7 @@ def test_torch_func_gradients_are_those_of_autograd():
 
 
 def test_without_knowledge_of_the_graph_gradients_are_copied(monkeypatch):
-    monkeypatch.setattr(_linear_loss, "keeps_graph", lambda: True)
+    monkeypatch.setattr(last_layer, "keeps_graph", lambda: True)
     *inputs, target = layer(7)
     weight = inputs[1].requires_grad_()
     value = RobustLoss(CE()).linear(*inputs, target)

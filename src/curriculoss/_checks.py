@@ -83,12 +83,8 @@ def check_number(
         raise InvalidValueError(f"{name} expects {constraints}, got {symbol}={value!r:.60}")
 
 
-def checked_num_classes(caller: str, num_classes: int) -> int:
-    """The number of classes as a plain integer, also if it is one of numpy or torch."""
-    return checked_integer(caller, "num_classes", num_classes, 2)
-
-
 def checked_integer(caller: str, name: str, value: int, least: int) -> int:
+    """A plain integer, also if it is given as one of numpy or torch."""
     try:
         number = operator.index(value)
     except TypeError:

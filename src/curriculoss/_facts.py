@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from collections.abc import Mapping
 from contextlib import suppress
 from functools import cache
-from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Self, get_args, get_origin, get_type_hints
 
@@ -42,16 +42,17 @@ class Facts:
 
     def as_dict(self) -> dict[str, Any]:
         """What JSON keeps of it."""
-        return {name: _plain(getattr(self, name)) for name in _annotations(type(self))}
+        plain = json.dumps(dataclasses.asdict(self), default=str)  # type: ignore[call-overload]  # a path is text
+        return json.loads(plain)  # type: ignore[no-any-return]
+
+
+_type_hints = cache(get_type_hints)
 
 
 def _annotations(cls: Any) -> dict[str, Any]:
     """The type of each field."""
     hints = _type_hints(cls)
-    return {name: hints[name] for name in cls.__dataclass_fields__}
-
-
-_type_hints = cache(get_type_hints)
+    return {each.name: hints[each.name] for each in dataclasses.fields(cls)}
 
 
 def _fit(value: Any, kind: Any) -> Any:
@@ -75,13 +76,3 @@ def _fit(value: Any, kind: Any) -> Any:
     elif origin is None and isinstance(value, kind) and kind not in (int, float):
         return value
     raise TypeError
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, Facts):
-        return value.as_dict()
-    if isinstance(value, Mapping):
-        return {key: _plain(each) for key, each in value.items()}
-    if isinstance(value, Path):
-        return str(value)
-    return [_plain(each) for each in value] if isinstance(value, tuple) else value

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from curriculoss._checks import check_known, checked_num_classes, is_finite, type_name
+from curriculoss._checks import check_known, checked_integer, is_finite, type_name
 from curriculoss._text import percent
 from curriculoss.errors import InvalidTypeError, InvalidValueError
 from curriculoss.initial import affordable_margins, expected_initial_margin
@@ -138,11 +138,7 @@ def fix(
 
 
 def _expected_start(num_classes: int | None, initial_margin: float | Margins | None) -> float:
-    if (num_classes is None) == (initial_margin is None):
-        raise InvalidValueError(
-            "fix expects either num_classes or initial_margin, "
-            f"got num_classes={num_classes} and initial_margin={initial_margin}"
-        )
+    _check_either("fix", num_classes, "initial_margin", initial_margin)
     if num_classes is not None:
         return expected_initial_margin(num_classes)
     start = float(_as_margins("fix", "initial_margin", initial_margin).mean())
@@ -234,16 +230,21 @@ def underfitting(
 
 
 def _initial_margins(caller: str, num_classes: int | None, initial_margins: Margins | None) -> Tensor:
-    if (num_classes is None) == (initial_margins is None):
-        raise InvalidValueError(f"{caller} expects either num_classes or initial_margins")
+    _check_either(caller, num_classes, "initial_margins", initial_margins)
     if num_classes is not None:
-        num_classes = checked_num_classes(caller, num_classes)
+        num_classes = checked_integer(caller, "num_classes", num_classes, 2)
         return affordable_margins(num_classes).double()
     margins = _as_margins(caller, "initial_margins", initial_margins)
     if not margins.numel() or margins.isnan().any():
         got = f"{int(margins.isnan().sum())} NaN among {margins.numel()} numbers"
         raise InvalidValueError(f"{caller} expects at least one number and no NaN as initial_margins, got {got}")
     return margins
+
+
+def _check_either(caller: str, num_classes: int | None, name: str, given: object) -> None:
+    if (num_classes is None) == (given is None):
+        got = f"num_classes={num_classes} and {name}={given!r:.60}"
+        raise InvalidValueError(f"{caller} expects either num_classes or {name}, got {got}")
 
 
 def _as_margins(caller: str, name: str, given: object) -> Tensor:

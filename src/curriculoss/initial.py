@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from curriculoss._checks import checked_integer, checked_num_classes, is_finite
+from curriculoss._checks import checked_integer, is_finite
 from curriculoss.errors import InvalidTypeError, InvalidValueError
 from curriculoss.margin import soft_margin
 
@@ -38,7 +38,7 @@ def expected_initial_margin(num_classes: int, sigma: float = 1.0) -> float:
         >>> round(expected_initial_margin(100), 2)
         -5.09
     """
-    num_classes = checked_num_classes("expected_initial_margin", num_classes)
+    num_classes = checked_integer("expected_initial_margin", "num_classes", num_classes, 2)
     if not is_finite(sigma) or not 0 <= sigma <= 100:
         raise InvalidValueError(f"expected_initial_margin expects 0 <= sigma <= 100, got sigma={sigma!r}")
     if num_classes == 2:
@@ -87,7 +87,7 @@ def simulate_initial_margins(
         >>> simulate_initial_margins(100, 5000).shape
         torch.Size([5000])
     """
-    num_classes = checked_num_classes("simulate_initial_margins", num_classes)
+    num_classes = checked_integer("simulate_initial_margins", "num_classes", num_classes, 2)
     num_samples = checked_integer("simulate_initial_margins", "num_samples", num_samples, 1)
     if not is_finite(sigma) or sigma < 0:
         raise InvalidValueError(f"simulate_initial_margins expects a finite sigma >= 0, got sigma={sigma!r}")

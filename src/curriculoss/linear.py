@@ -2,20 +2,18 @@
 
 It computes the batch in blocks of rows like margin.py. Each block of logits is made, read and dropped, and made again
 in backward: four matrix products in place of three, and memory for one block in place of several times N×K numbers.
-_linear_loss.py needs only three for a mean or a sum.
+losses/last_layer.py needs only three for a mean or a sum.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from functools import partial
-from typing import Any, NamedTuple, TypeAlias
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.autograd import Function
 from torch.nn import functional as F
-from torch.utils.checkpoint import checkpoint
 
 from curriculoss import margin as blocks
 from curriculoss._autograd import apply_function, autocast, compute_dtype, mapped
@@ -25,8 +23,6 @@ from curriculoss.errors import InvalidTypeError, InvalidValueError
 from curriculoss.margin import soft_margin
 
 BLOCK_LOGITS = 2**23  # logits per block, more than in margin.py: each writes to the whole gradient of the weight
-
-RowLoss: TypeAlias = Callable[[Tensor, Tensor], Tensor]  # the loss of each sample from the logits and targets of rows
 
 
 def linear_soft_margin(
@@ -152,9 +148,6 @@ def _check(hidden: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor) 
         raise InvalidValueError(f"linear_soft_margin expects all tensors on one device, got {', '.join(devices)}")
 
 
-# ---- one margin, or one loss, per sample ----
-
-
 def margin_of_layer(layer: Layer, target: Tensor, ignore_index: int, shards: Shards | None = None) -> Tensor:
     """The margins of `linear_soft_margin`, for a layer that is checked."""
     flat = target.reshape(-1)
@@ -165,18 +158,6 @@ def margin_of_layer(layer: Layer, target: Tensor, ignore_index: int, shards: Sha
         return soft_margin(logits, flat, ignore_index=ignore_index).reshape(target.shape)
     margin: Tensor = apply_function(_LinearSoftMargin, *layer, flat, ignore_index, shards)[0]
     return margin.reshape(target.shape)
-
-
-def losses_of_layer(layer: Layer, target: Tensor, row_loss: RowLoss) -> Tensor:
-    """The loss of each sample by blocks of rows that are made again in backward, for losses with a second term."""
-    flat = target.reshape(-1)
-
-    def of_rows(rows: slice) -> Tensor:
-        return row_loss(F.linear(layer.hidden[rows], layer.weight, layer.bias), flat[rows])
-
-    again = partial(checkpoint, of_rows, use_reentrant=False, preserve_rng_state=False)
-    values = [of_rows(slice(None))] if mapped() else [again(rows) for rows in layer.row_blocks()]
-    return torch.cat(values).reshape(target.shape)
 
 
 class _LinearSoftMargin(Function):

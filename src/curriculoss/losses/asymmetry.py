@@ -51,33 +51,18 @@ def max_noise_ratio(weight: Weight) -> float:
         return 0.0
     integral = Integral(weight)
 
-    def ratio(x: Tensor, z: Tensor, h: Tensor) -> Tensor:
-        """With the margins of p = x, z = x + h and h."""
-        below, above = integral.below(z), integral.above(x)
-        inside = torch.where(below < above.abs(), below - integral.below(x), above - integral.above(z))
-        # A difference of nearby integrals is rounding; the rate times the step is not.
-        step = (h.sigmoid() / torch.minimum(x.sigmoid(), (-x).sigmoid())).expand_as(inside)
-        rate = weight(x) / (x.sigmoid() * (-x).sigmoid()) * h.sigmoid()
-        inside = torch.where(step < 1e-5, rate.expand_as(inside), inside)
-        outside = integral.below(h)
-        return torch.where(outside > 1e-290, inside / outside, torch.inf)  # below, both are rounding
-
-    def low(u: Tensor, v: Tensor) -> Tensor:  # x + h ≤ 1/2
-        x, h = u.exp() / 4, v.exp() / 4
-        return ratio(_logit(x, 1 - x), _logit(x + h, 1 - x - h), _logit(h, 1 - h))
-
-    def high(u: Tensor, v: Tensor) -> Tensor:  # x ≥ 1/2, with s = 1 − x − h
-        s, h = u.exp() / 4, v.exp() / 4
-        return ratio(_logit(1 - s - h, s + h), _logit(1 - s, s), _logit(h, 1 - h))
-
-    def across(u: Tensor, v: Tensor) -> Tensor:  # x ≤ 1/2 ≤ x + h
-        x, s = u.exp() / 2, v.exp() / 2
-        return ratio(_logit(x, 1 - x), _logit(1 - s, s), _logit(1 - x - s, x + s))
-
-    def slow(margin: Tensor, v: Tensor) -> Tensor:  # x of that margin, and h as a share of 1 − x
+    def ratio(margin: Tensor, odds: Tensor) -> Tensor:
+        """At x of that margin, with h the share σ(odds) of 1 − x. What is small is never a difference."""
         p, c = margin.sigmoid(), (-margin).sigmoid()
-        h, rest = c * v.exp(), -c * v.expm1()
-        return ratio(margin, _logit(p + h, rest), _logit(h, p + rest))
+        h, rest = c * odds.sigmoid(), c * (-odds).sigmoid()
+        end, step = _logit(p + h, rest), _logit(h, p + rest)  # the margins of x + h and of h
+        below, above = integral.below(end), integral.above(margin)
+        inside = torch.where(below < above.abs(), below - integral.below(margin), above - integral.above(end))
+        # A difference of nearby integrals is rounding; the rate times the step is not.
+        rate = weight(margin) / (p * c) * h
+        inside = torch.where(h < 1e-5 * torch.minimum(p, c), rate, inside)
+        outside = integral.below(step)
+        return torch.where(outside > 1e-290, inside / outside, torch.inf)  # below, both are rounding
 
     # Where the loss falls slowest there may be a notch too narrow for a grid, but not for the integral's own nodes.
     nodes = integral.inner()
@@ -88,12 +73,10 @@ def max_noise_ratio(weight: Weight) -> float:
     notches = nodes[torch.cat([least, least + 1, least + 2]).unique()]  # each between its neighbours
 
     best = 1.0  # at x = 0
-    ends = torch.cat([_line(-680, -44, 107), _line(-40, 0, 101)])
-    centre = _line(-4, 4, 81)  # around p = 1/2, where low and high have no small h
-    grids = (low, ends, ends), (high, ends, ends), (across, ends, ends), (slow, centre, ends), (slow, notches, ends)
-    for family, u, v in (*grids, (slow, notches, _line(-40, -40, 1))):  # at last h → 0
+    line = torch.cat([_line(-680, -44, 107), _line(-40, 40, 201), _line(44, 680, 107)])
+    for u, v in ((line, line), (notches, line), (notches, _line(-40, -40, 1))):  # at last h → 0
         for _ in range(6 if len(u) else 0):
-            value = family(u[:, None], v[None, :])
+            value = ratio(u[:, None], v[None, :])
             best = min(best, float(value.min()))
             i, j = divmod(int(value.argmin()), len(v))
             u = _line(float(u[max(i - 1, 0)]), float(u[min(i + 1, len(u) - 1)]), 17)

@@ -40,7 +40,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from curriculoss._autograd import compute_dtype, mapped, to_float64, transformed
-from curriculoss._checks import check_logits, checked_num_classes
+from curriculoss._checks import check_logits, checked_integer
 from curriculoss.initial import expected_initial_margin
 from curriculoss.linear import Layer
 from curriculoss.losses.batch import Batch
@@ -82,8 +82,9 @@ ENDS_AS = Scaled(MAE(), RULE.clean_alpha)  # what it comes to with up to 130 cla
 
 
 def _readable(tensor: Tensor) -> bool:
-    """Whether its numbers can be read without waiting for a device, or compiling."""
-    return tensor.is_cpu and not transformed()
+    """Whether its numbers can be read, without waiting for a device unless in a transform of torch.func, where a tensor
+    would not outlive the level of `grad` or `vmap` that it is made on."""
+    return not torch.compiler.is_compiling() and (tensor.is_cpu or mapped())
 
 
 def _at_most(value: Number, limit: Number) -> Any:
@@ -112,7 +113,7 @@ class Bell(MarginLoss):
             return self._recall(margin, scale)
         scaled, unit = self.alpha * margin, scale / MAE_PEAK
         c = scaled.neg().sigmoid_()
-        bell = c * (unit / self.alpha), scaled.sigmoid_().mul_(c).mul_(unit)
+        bell = c * (unit / self.alpha), scaled.sigmoid_().mul(c).mul_(unit)  # mul_ could not be differentiated
         if away is False:
             return bell
         recall = self._recall(margin, scale)
@@ -184,7 +185,7 @@ class AutoLoss(Criterion):
         class_weight: Tensor | None = None, group: dist.ProcessGroup | None = None,
     ) -> None:  # fmt: skip
         super().__init__(reduction, ignore_index, class_weight)
-        self.num_classes = checked_num_classes("AutoLoss", num_classes)
+        self.num_classes = checked_integer("AutoLoss", "num_classes", num_classes, 2)
         self.group = group
         self._rank, self._world = (0, 1) if group is None else (dist.get_rank(group), dist.get_world_size(group))
         self.others = min(RULE.ranked_others, self.num_classes - 1)

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
-import torch
 from torch import Tensor, nn
 
-from curriculoss._autograd import compute_dtype, transformed
-from curriculoss._linear_loss import BatchLoss, MarginBlocks, linear_loss, write_rows
-from curriculoss._sharding import Shards, meet
+from curriculoss._autograd import compute_dtype
+from curriculoss._sharding import meet
 from curriculoss.errors import InvalidTypeError
-from curriculoss.linear import Layer, checked_layer, losses_of_layer, margin_of_layer
+from curriculoss.linear import Layer, checked_layer
 from curriculoss.losses.base import Curriculum
-from curriculoss.losses.batch import Batch, weight_of
+from curriculoss.losses.last_layer import LayerLoss
 from curriculoss.losses.reduction import OPTIONS, PerSampleLoss, Reduction, checked_option, in_dtype_of
 from curriculoss.margin import MarginLoss
 
@@ -123,49 +120,10 @@ class Criterion(nn.Module):
         how.check_classes(len(weight) if shards is None else shards.total)
         if sample_weight is not None:
             sample_weight = how.along(sample_weight, target.shape)
-        call = _LinearCall(how, self._per_sample(), margin_loss, target, sample_weight, shards)
-        value, margin = call.fused(layer) if call.can_fuse() else call.plain(layer)
+        flat_weight = None if sample_weight is None else sample_weight.reshape(-1)
+        of_layer = LayerLoss(how, self._per_sample(), margin_loss, target.reshape(-1), flat_weight, shards)
+        value, margin = of_layer(layer)
         if margin is not None:
-            self._see_linear(layer, target, sample_weight, margin.detach(), ranks=shards is None)
-        return in_dtype_of(hidden, value)
-
-
-class _LinearCall(NamedTuple):
-    """One call of `linear`."""
-
-    how: Reduction
-    loss: PerSampleLoss
-    margin_loss: MarginLoss | None  # None if there is a second term
-    target: Tensor
-    sample_weight: Tensor | None
-    shards: Shards | None
-
-    def can_fuse(self) -> bool:
-        """Whether gradients can be formed in forward: not for losses of single samples, nor those of weights."""
-        weights = (self.sample_weight, self.how.class_weight)
-        learned = torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in weights)
-        return self.how.mode != "none" and self.shards is None and not learned and not transformed()
-
-    def fused(self, layer: Layer) -> tuple[Tensor, Tensor | None]:
-        """The loss with its gradients, and the margins if there is no second term."""
-        flat = self.target.reshape(-1)
-        sample_weight = None if self.sample_weight is None else self.sample_weight.reshape(-1)
-        factor, divisor = self.how.factors(flat, sample_weight, by_class=self.margin_loss is not None)
-        read = None if self.margin_loss is None else MarginBlocks(self.margin_loss)
-        loss = read or partial(write_rows, self._of_rows)
-        batch = BatchLoss(flat, factor, divisor, loss, lambda x: self.plain(x)[0], self.how.ignore_index)
-        value = linear_loss(layer, batch)
-        return value, None if read is None else torch.cat(read.margins).reshape(self.target.shape)
-
-    def plain(self, layer: Layer) -> tuple[Tensor, Tensor | None]:
-        """The same from the losses of single samples, which can be differentiated twice."""
-        if self.margin_loss is None:
-            value = losses_of_layer(layer, self.target, self._of_rows) * self.how.scale
-            return self.how.reduced(value, self.target, self.sample_weight), None
-        margin = margin_of_layer(layer, self.target, self.how.ignore_index, self.shards)
-        value = self.margin_loss.loss(margin)
-        weight = weight_of(self.target, self.how.class_weight, self.how.ignore_index, value.dtype)
-        return self.how.reduced(value * self.how.scale * weight, self.target, self.sample_weight), margin
-
-    def _of_rows(self, logits: Tensor, target: Tensor) -> Tensor:
-        return self.loss.of(Batch(logits, target, self.how.class_weight, self.how.ignore_index))
+            margin = margin.detach().reshape(target.shape)
+            self._see_linear(layer, target, sample_weight, margin, ranks=shards is None)
+        return in_dtype_of(hidden, value.reshape(target.shape) if how.mode == "none" else value)

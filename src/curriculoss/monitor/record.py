@@ -59,6 +59,10 @@ class Samples:
     epochs: Tensor
 
 
+# All samples, and those whose given label is known to be right, and wrong.
+GROUPS = ("all", "clean", "noisy")
+
+
 class Sums(NamedTuple):
     """Sums over the samples of one group, without ignored ones."""
 
@@ -72,19 +76,6 @@ class Sums(NamedTuple):
     @property
     def weight(self) -> float | None:
         return ratio(self.step, self.learning_rate)
-
-
-class Groups(NamedTuple):
-    """Sums over all samples, samples with a right label, and samples with a wrong label, where that is known."""
-
-    all: Sums
-    clean: Sums
-    noisy: Sums
-
-    @classmethod
-    def of(cls, sums: Tensor) -> Groups:
-        """From a tensor of three rows."""
-        return cls(*(Sums(*row) for row in sums.tolist()))
 
 
 def ratio(numerator: float | None, denominator: float | None) -> float | None:
@@ -126,20 +117,23 @@ class Epoch:
     verdicts: tuple[str, ...] = ()  # what has become true in this epoch
 
     @classmethod
-    def of(cls, epoch: int, now: Groups, so_far: Groups, histogram: Histogram) -> Epoch:
+    def of(cls, epoch: int, now: Tensor, so_far: Tensor, histogram: Histogram) -> Epoch:
+        """From `Sums` as rows of tensors, one row per group of `GROUPS`, in this epoch and in all so far."""
+        every, right, wrong = groups = [Sums(*row) for row in now.tolist()]
+        every_so_far, right_so_far, wrong_so_far = (Sums(*row) for row in so_far.tolist())
         by_group: dict[str, Any] = {}
-        for suffix, sums in (("", now.all), ("_clean", now.clean), ("_noisy", now.noisy)):
+        for suffix, sums in zip(("", "_clean", "_noisy"), groups, strict=True):
             by_group["samples" + suffix] = int(sums.samples)
             by_group["mean_margin" + suffix] = ratio(sums.margin, sums.samples)
             by_group["accuracy" + suffix] = ratio(sums.correct, sums.predicted)
-        clean, noisy = so_far.clean.weight, so_far.noisy.weight
+        clean, noisy = right_so_far.weight, wrong_so_far.weight
         return cls(
-            epoch, **by_group, mean_weight_this_epoch=now.all.weight, mean_weight=so_far.all.weight,
-            effective_learning_rate_this_epoch=ratio(now.all.step, now.all.samples),
-            effective_learning_rate=ratio(so_far.all.step, so_far.all.samples),
+            epoch, **by_group, mean_weight_this_epoch=every.weight, mean_weight=every_so_far.weight,
+            effective_learning_rate_this_epoch=ratio(every.step, every.samples),
+            effective_learning_rate=ratio(every_so_far.step, every_so_far.samples),
             weight_clean=clean, weight_noisy=noisy,
-            snr=ratio(clean, noisy), snr_this_epoch=ratio(now.clean.weight, now.noisy.weight),
-            noisy_share=ratio(now.noisy.step, now.clean.step + now.noisy.step) if now.noisy.samples else None,
+            snr=ratio(clean, noisy), snr_this_epoch=ratio(right.weight, wrong.weight),
+            noisy_share=ratio(wrong.step, right.step + wrong.step) if wrong.samples else None,
             histogram=histogram,
         )  # fmt: skip
 

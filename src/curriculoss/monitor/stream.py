@@ -17,7 +17,7 @@ from curriculoss.losses.base import Loss
 from curriculoss.losses.criterion import Criterion
 from curriculoss.losses.robust import RobustLoss
 from curriculoss.margin import soft_margin
-from curriculoss.monitor.record import Epoch, Groups, Histogram, Samples, Sums
+from curriculoss.monitor.record import GROUPS, Epoch, Histogram, Samples, Sums
 from curriculoss.monitor.table import SampleTable
 from curriculoss.monitor.verdict import Judge
 
@@ -73,9 +73,9 @@ class Monitor:
         self._columns |= {name: self._zeros(BUFFERED_SAMPLES) for name in integers}
         self._columns["learning_rate"] = to_float64(self._zeros(BUFFERED_SAMPLES))
         self._filled = 0  # samples in the columns
-        self._sums = to_float64(self._zeros(len(Groups._fields), len(Sums._fields)))  # of the epoch under way
+        self._sums = to_float64(self._zeros(len(GROUPS), len(Sums._fields)))  # of the epoch under way
         self._so_far = self._sums.clone()  # of the finished ones
-        self._counts = self._zeros(len(Groups._fields), Histogram.BINS + 1)
+        self._counts = self._zeros(len(GROUPS), Histogram.BINS + 1)
         self._initial = self._zeros(INITIAL_MARGINS, dtype=torch.float32).fill_(math.nan)
         self._started = False
         self._updated = False  # since the last epoch ended
@@ -223,7 +223,7 @@ class Monitor:
 
         now, so_far = torch.stack((self._sums, self._so_far)).cpu()
         histogram = Histogram(*self._counts[:, : Histogram.BINS].cpu().clone())
-        epoch = Epoch.of(self._epochs, Groups.of(now), Groups.of(so_far), histogram)
+        epoch = Epoch.of(self._epochs, now, so_far, histogram)
         self._sums.zero_()
         self._counts.zero_()
         first = torch.cat(initial).cpu() if self._epochs == 1 else None
