@@ -24,19 +24,20 @@ def colour_by_loss(some: Iterable[Group]) -> dict[str, str]:
     return dict(zip(names, cycle(CURVE_COLOURS), strict=False))
 
 
-def margin_history(group: Group) -> MarginHistory | None:
-    """The margins of the first seed that got furthest; None if none finished an epoch."""
-    for run in sorted(group.counted, key=lambda run: -len(rows(run))):
-        if (run.path / "histograms.npz").exists():
-            arrays = run.arrays("histograms")
-            return MarginHistory(arrays["edges"], shown_counts(arrays), group.curriculum, group.mean("test_accuracy"))
-    return None
+def margin_histories(some: Iterable[Group]) -> dict[Group, MarginHistory]:
+    """The margins of the first seed that got furthest, for each group that has finished an epoch."""
+    found = {}
+    for group in some:
+        if known := [run for run in group.counted if (run.path / "histograms.npz").exists()]:
+            arrays = max(known, key=lambda run: len(rows(run))).arrays("histograms")
+            counts, accuracy = shown_counts(arrays), group.mean("test_accuracy")
+            found[group] = MarginHistory(arrays["edges"], counts, group.curriculum, accuracy)
+    return found
 
 
 def dynamics(runs: Iterable[Run]) -> Figure:
     """Distributions of margins by epoch, one panel per loss, with test accuracies in the titles."""
-    made = {group.name: margin_history(group) for group in groups(runs)}
-    return draw_dynamics({name: history for name, history in made.items() if history is not None})
+    return draw_dynamics({group.name: history for group, history in margin_histories(groups(runs)).items()})
 
 
 def by_run(group: Group, key: str) -> list[list[float | None]]:

@@ -75,10 +75,10 @@ class Evidence:
 
     @classmethod
     def of(cls, group: Group) -> Evidence:
-        rate, train, test = group.noise_rate or 0.0, group.mean("train_accuracy"), group.mean("test_accuracy")
+        train, test = group.mean("train_accuracy"), group.mean("test_accuracy")
         right, wrong = group.mean("accuracy_clean"), group.mean("accuracy_noisy")
-        if right is None and train is not None:
-            right = min(1.0, train / 100 / (1 - rate)) if rate < 1 else None
+        if right is None and wrong is None and train is not None:  # the true labels are unknown
+            right = train / 100
         best = Mean.of(_best_test_accuracy(run) for run in group.counted).mean
         fallen = 0.0 if best is None or test is None else max(0.0, best - test)
         classes = max(2, group.num_classes)

@@ -101,7 +101,7 @@ def _settings(found: Sequence[Group]) -> list[dict[str, Any]]:
             "effective_learning_rate": {"form": "{:.2g}", "logarithmic": False},
             "snr": {"form": "{:.2f}", "reference": (1.0, "equal weights"), "logarithmic": True},
         }
-        histories = {group: history for group in some if (history := charts.margin_history(group)) is not None}
+        histories = charts.margin_histories(some)
         span, of_loss = span_of(histories.values()), [colours[group.name] for group in some]
         lines = {key: [charts.by_run(group, key) for group in some] for key in how}
         return {
