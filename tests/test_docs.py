@@ -1,8 +1,10 @@
 """The documentation: every block of code runs, the site builds without a warning, no link is dead, names are found."""
 
+import csv
 import os
 import re
 import shlex
+import statistics
 import subprocess
 import sys
 from html.parser import HTMLParser
@@ -20,9 +22,10 @@ pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
+README = (ROOT / "README.md").read_text(encoding="utf-8")
 PAGES = sorted(x for x in DOCS.rglob("*.md") if x.relative_to(DOCS).parts[0] not in ("_build", "generated"))
 BLOCK = re.compile(r"^```(python|sh)( notest)?\n(.*?)^```$", re.DOTALL | re.MULTILINE)
-NOT_RUN = 8  # blocks that are about your own photos, need published data or a cluster, or take minutes
+NOT_RUN = 9  # blocks that are about your own photos, need published data or a cluster, or take minutes
 RUN = """
 import subprocess, sys
 names = {"__name__": "__page__"}
@@ -142,3 +145,57 @@ def test_every_public_name_and_every_command_is_in_the_reference(site):
     shown = (site / "generated/commands.html").read_text(encoding="utf-8")
     assert len(commands) > 10
     assert [name for name in commands if f'id="curriculoss-{name}' not in shown] == []
+
+
+def readme_row(first):
+    """The cells of the row of a table in the README that starts with this one."""
+    return next(line for line in README.splitlines() if line.startswith(f"| {first} |")).strip("| ").split(" | ")[1:]
+
+
+def test_numbers_in_the_readme_are_those_of_the_benchmarks():
+    def table(name):
+        return list(csv.DictReader((ROOT / "benchmarks/results" / name).read_text().splitlines()))
+
+    losses = {(x["loss"], x["classes"]): x for x in table("losses.csv") if x["neighbour"] == "idle"}
+    shown = {"MAE": "mae", "AUL, among the slowest with one term": "aul", "NCE, with a second term": "nce"}
+    for first, loss in {**shown, "AutoLoss": "AutoLoss"}.items():
+        for classes, cell in zip((10, 100, 1000, 10_000, 128_000), readme_row(first), strict=True):
+            ratio = float(losses[loss, str(classes)]["ratio"])
+            assert f"{ratio:.{len(cell.partition('.')[2])}f}" == cell, (loss, classes)
+
+    ours, usual = losses["mae", "128000"], losses["mae, public code", "128000"]
+    for first, key, digits in (
+        ("time of MAE, forward and backward", "ratio", 2),
+        ("memory kept for backward", "saved_ratio", 1),
+    ):
+        cells = readme_row(f"{first}, 128,000 classes")
+        assert cells[0].startswith(f"{float(ours[key]):.{digits}f} ×")
+        assert cells[1].startswith(f"{float(usual[key]):.1f} × as usually written")
+
+    fused = [
+        float(x["peak_ratio"]) for x in table("linear.csv") if x["variant"] in ("mae", "gce", "mae, scaled", "auto")
+    ]
+    assert readme_row("memory of last layer and loss together")[0] == f"{min(fused):.2f} to {max(fused):.2f} ×"
+
+
+def test_numbers_in_the_readme_are_those_of_the_results():
+    runs = csv.DictReader((ROOT / "results/auto/accuracy.csv").read_text().splitlines())
+    accuracies = {}
+    for run in runs:
+        if (run["task"], run["noise"]) == ("digits-100", "symmetric:0.4") and run["accuracy"]:
+            accuracies.setdefault(run["method"], []).append(float(run["accuracy"]))
+    cells = readme_row("test accuracy, 100 classes, 40 % wrong labels")
+    said = re.findall(r"`?(\w+)`? ([\d.]+)", " ".join(cells[:2]))
+    assert [name for name, _ in said] == ["AutoLoss", "GCE", "CE", "SCE"]
+    for name, number in said:
+        values = accuracies["auto" if name == "AutoLoss" else name.lower()]
+        assert f"n = {len(values)}" in cells[2]
+        assert abs(statistics.fmean(values) - float(number)) < 0.0501, name
+
+    defaults = {("audit", "probability"): [], ("aum", "aum"): [], ("cleanlab", "self_confidence"): []}
+    for row in csv.DictReader((ROOT / "results/audit/audit.csv").read_text().splitlines()):
+        if (row["method"], row["score"]) in defaults and row["false_negative_rate"]:
+            defaults[row["method"], row["score"]].append(float(row["false_negative_rate"]))
+    cells = readme_row("wrong labels missed, nine kinds of noise on MNIST and CIFAR")
+    assert {len(values) for values in defaults.values()} == {9}
+    assert re.findall(r"\d+ %", " ".join(cells)) == [f"{100 * statistics.fmean(x):.0f} %" for x in defaults.values()]

@@ -165,6 +165,12 @@ def test_the_page_has_all_sections_and_pictures(trio: list[Run], tmp_path: Path)
         assert f"{version} {getattr(trio[0].environment, version)}" in page.text
 
 
+def test_sentences_stand_apart(trio: list[Run], tmp_path: Path) -> None:
+    """Jinja swallows the line break after a tag."""
+    runs = [*trio, make_run(tmp_path / "auto", loss="auto"), make_run(tmp_path / "auto1", loss="auto", seed=1)]
+    assert not re.search(r"[a-z]\.[A-Z]", built(runs, tmp_path).text)
+
+
 def test_the_page_stands_alone(trio: list[Run], tmp_path: Path) -> None:
     page = built(trio, tmp_path)
     text = (tmp_path / "page.html").read_text(encoding="utf-8")
@@ -512,7 +518,9 @@ def test_weights_are_drawn_as_they_were_trained_with(trio: list[Run], tmp_path: 
     changing = [make_run(tmp_path / loss, loss=loss) for loss in ("nce", "auto")]
     for run, why in ((measured, "set from measured margins"), *((run, "more than the margin") for run in changing)):
         assert group_of(run).curriculum is None
-        assert why in built([run], tmp_path).text
+        page = built([run], tmp_path).text
+        assert why in page and "weight w(Δ)" not in page
+    assert "weight w(Δ)" in built(trio, tmp_path).text
 
 
 def test_commands_make_the_runs_again(trio: list[Run], tmp_path: Path) -> None:

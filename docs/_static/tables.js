@@ -21,8 +21,8 @@ function sort(table, column, head) {
 }
 
 document.addEventListener("DOMContentLoaded", () => {
-  for (const cell of document.querySelectorAll("article td")) { // "97.53 ± 0.86" stays on one line
-    if (/^[-+−]?\d/.test(cell.textContent) && cell.textContent.length < 20) cell.classList.add("number");
+  for (const cell of document.querySelectorAll("article td")) { // "97.53 ± 0.86", "+0.02 (-0.49 to +0.52)" stay on one line
+    if (/^[-+−]?[\d.]+( [±(%×]|$)/.test(cell.textContent) && cell.textContent.length < 30) cell.classList.add("number");
   }
   if (!location.pathname.includes("/results/")) return;
   for (const table of document.querySelectorAll("article table")) {

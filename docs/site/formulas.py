@@ -27,6 +27,8 @@ def _latex(node: ast.expr, inside: int = 0) -> str:
             return f"{_latex(value)}_{{{_latex(index)}}}"
         case ast.UnaryOp(ast.USub(), operand):
             return _bracketed(f"-{_latex(operand, 2)}", inside > 1)
+        case ast.BinOp(ast.UnaryOp(ast.USub(), left), ast.Div(), right):
+            return _bracketed(rf"-\frac{{{_latex(left)}}}{{{_latex(right)}}}", inside > 1)
         case ast.BinOp(left, ast.Div(), right):
             return rf"\frac{{{_latex(left)}}}{{{_latex(right)}}}"
         case ast.BinOp(left, ast.Pow(), right):

@@ -25,7 +25,7 @@ ALSO = {  # types that a room returns or takes but does not export
     "auditing": ("trajectories.Trajectories", "audited_data.AuditedData", "cleaning.CleaningReport"),
     "data": ("files.Remote",),
     "losses": ("batch.Batch", "criterion.Criterion", "regularized.Regularized", "auto.Bell"),
-    "report": ("groups.Group",),
+    "report": ("groups.Group", "groups.Mean"),
     "runs": ("facts.TrainResult", "facts.TaskFacts", "facts.Divergence", "facts.FixFacts", "facts.NetworkFacts"),
 }
 EXPLORER = """# Explorer

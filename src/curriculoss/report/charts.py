@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import cycle, zip_longest
 
 import numpy as np
@@ -24,58 +24,57 @@ def colour_by_loss(some: Iterable[Group]) -> dict[str, str]:
     return dict(zip(names, cycle(CURVE_COLOURS), strict=False))
 
 
-def margin_history(group: Group) -> MarginHistory | None:
-    """The margins of the first seed that got furthest; None if none finished an epoch."""
-    for run in sorted(group.counted, key=lambda run: -len(rows(run))):
-        if (run.path / "histograms.npz").exists():
-            arrays = run.arrays("histograms")
-            return MarginHistory(arrays["edges"], shown_counts(arrays), group.curriculum, group.mean("test_accuracy"))
-    return None
+def margin_histories(some: Iterable[Group]) -> dict[Group, MarginHistory]:
+    """The margins of the first seed that got furthest, for each group that has finished an epoch."""
+    found = {}
+    for group in some:
+        if known := [run for run in group.counted if (run.path / "histograms.npz").exists()]:
+            arrays = max(known, key=lambda run: len(rows(run))).arrays("histograms")
+            counts, accuracy = shown_counts(arrays), group.mean("test_accuracy")
+            found[group] = MarginHistory(arrays["edges"], counts, group.curriculum, accuracy)
+    return found
 
 
 def dynamics(runs: Iterable[Run]) -> Figure:
     """Distributions of margins by epoch, one panel per loss, with test accuracies in the titles."""
-    made = {group.name: margin_history(group) for group in groups(runs)}
-    return draw_dynamics({name: history for name, history in made.items() if history is not None})
+    return draw_dynamics({group.name: history for group, history in margin_histories(groups(runs)).items()})
 
 
-def line_chart(
-    some: Sequence[Group], key: str, colours: Mapping[str, str], *, factor: float = 1, **how: object
-) -> Figure | None:
-    """A measure over the epochs, one line per group; None if no run has it."""
-
-    def values(run: Run) -> list[float | None]:
-        return [None if (x := number(row, key)) is None else factor * x for row in rows(run)]
-
-    series = [[values(run) for run in group.counted] for group in some]
-    if all(x is None for runs in series for numbers in runs for x in numbers):
-        return None
-    return over_epochs(series, colours=[colours[group.name] for group in some], **how)  # type: ignore[arg-type]
+def by_run(group: Group, key: str) -> list[list[float | None]]:
+    """A measure over the epochs, for each run that counts."""
+    return [[number(row, key) for row in rows(run)] for run in group.counted]
 
 
 def over_epochs(
     series: Sequence[Sequence[Sequence[float | None]]],
     *,
     colours: Sequence[str] = COLOURS,
+    factor: float = 1.0,
     form: str = "{:.1f}",
     limits: tuple[float, float | None] | None = None,
     reference: tuple[float, str] | None = None,
     logarithmic: bool | None = None,
-) -> Figure:
+) -> Figure | None:
     """One line per series, with one value per epoch; for several runs their mean, and their range as a band.
 
     Args:
         series: For each line, the values of each of its runs; None where a run has none.
         colours: One per line.
+        factor: By which all values are multiplied.
         form: How to write the last value, which stands at the end of its line.
         limits: Ends of the y axis; without an upper one it fits the values, and 10.
         reference: Height and caption of a dashed line.
         logarithmic: Whether the y axis is; by default if values differ twentyfold.
+
+    Returns:
+        The figure; None if there are no values.
     """
+    tables = [factor * _by_epoch(runs) for runs in series]
+    known = np.concatenate([table[np.isfinite(table)] for table in tables])
+    if not known.size:
+        return None
     figure = Figure(figsize=(3.2, 2.3), layout="constrained", dpi=150)
     axes = figure.add_subplot()
-    tables = [_by_epoch(runs) for runs in series]
-    known = np.concatenate([table[np.isfinite(table)] for table in tables] or [np.empty(0)])
     positive = known[known > 0]
     if logarithmic is None:
         logarithmic = bool(positive.size and positive.max() > 20 * positive.min())
@@ -92,7 +91,7 @@ def over_epochs(
         axes.axhline(reference[0], color="#999999", linewidth=0.9, linestyle=(0, (4, 3)), zorder=1)
         annotate(axes, reference[1], (0, reference[0]), (3, 2), xycoords=AXES_AND_DATA, fontsize=7.5, va="bottom")
     if limits is not None:
-        axes.set_ylim(limits[0], limits[1] if limits[1] is not None else max(10.0, 1.1 * known.max(initial=0.0)))
+        axes.set_ylim(limits[0], limits[1] if limits[1] is not None else max(10.0, 1.1 * known.max()))
     axes.margins(x=0.02)
     axes.set_xlabel("epoch", fontsize=8.5)
     strip(axes)

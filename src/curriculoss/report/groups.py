@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from curriculoss.fixing import FixPlan, plan_fix
+from curriculoss.fixing import plan_fix
 from curriculoss.losses import Curriculum, Scaled, Shifted
-from curriculoss.runs.facts import Divergence
+from curriculoss.runs.facts import Divergence, FixFacts
 from curriculoss.runs.folder import Run
 from curriculoss.runs.spec import RunSpec
 
@@ -36,12 +36,6 @@ def number(row: Mapping[str, Any], key: str) -> float | None:
     return None
 
 
-def last_number(run: Run, key: str) -> float | None:
-    """The number in the result of a finished run, otherwise in the last epoch."""
-    found = number(run.result.as_dict(), key) if run.finished else None
-    return found if found is not None or not rows(run) else number(rows(run)[-1], key)
-
-
 def failure(run: Run) -> Divergence | None:
     """Why a run diverged; None if it is finished, or has got past the epoch in which it once failed."""
     failed = None if run.finished else run.failed
@@ -49,23 +43,18 @@ def failure(run: Run) -> Divergence | None:
     return None if past else failed
 
 
-def fix_plan(run: Run, num_classes: int | None) -> FixPlan | None:
+def fix_facts(run: Run) -> FixFacts | None:
     """What the fix of a run did to its loss, as recorded; for unfinished and older runs it is planned again.
 
     None without a fix, and where a fix that depended on measured margins would have to be planned again.
     """
-    spec, base = run.spec, run.spec.curriculum
-    if spec.fix is None or base is None:
-        return None
-    if run.finished and (found := run.result.fix_plan) is not None:
-        fixed = base
-        if found.applied and (found.alpha or found.beta):
-            fixed = Scaled(base, found.alpha) if found.alpha else Shifted(base, found.beta or 0.0)
-        return FixPlan(fixed, found.method, found.alpha, found.beta, found.margin, found.applied, found.reason)
+    spec = run.spec
+    if run.finished and run.result.fix_plan is not None:
+        return run.result.fix_plan
     measured = spec.initial_margin == "measured" and spec.fix != "logit-bias"
-    if measured or num_classes is None or num_classes < 2:
+    if spec.fix is None or spec.curriculum is None or measured or (classes := num_classes(run)) < 2:
         return None
-    return plan_fix(base, spec.fix, tau=spec.tau, num_classes=num_classes)
+    return FixFacts.of(plan_fix(spec.curriculum, spec.fix, tau=spec.tau, num_classes=classes))
 
 
 @dataclass(frozen=True)
@@ -137,28 +126,31 @@ class Group:
         return ", ".join(said) or None
 
     @cached_property
-    def fix_plans(self) -> list[FixPlan]:
+    def fixes(self) -> list[FixFacts]:
         """What the fix did to the loss, by seed, as far as the runs tell."""
-        plans = (fix_plan(run, self.num_classes) for run in self.counted or self.runs)
-        return [plan for plan in plans if plan is not None]
+        return [found for run in self.counted or self.runs if (found := fix_facts(run)) is not None]
 
     @cached_property
     def refused(self) -> bool:
         """Whether the fix that was asked for would have done harm, so that the loss was trained as it is."""
-        return bool(self.fix_plans) and not any(plan.applied for plan in self.fix_plans)
+        return bool(self.fixes) and not any(found.applied for found in self.fixes)
 
     @cached_property
     def curriculum(self) -> Curriculum | None:
         """The curriculum that the first seed was trained with, or None if the weight is not a fixed function of the
         margin or the runs do not tell which."""
-        if self.spec.fix is None:
-            return self.spec.curriculum
-        return self.fix_plans[0].curriculum if self.fix_plans else None
+        base = self.spec.curriculum
+        if base is None or self.spec.fix is None or not self.fixes:
+            return base if self.spec.fix is None else None
+        fixed = self.fixes[0]
+        if not fixed.applied or not (fixed.alpha or fixed.beta):
+            return base
+        return Scaled(base, fixed.alpha) if fixed.alpha else Shifted(base, fixed.beta or 0.0)
 
     @cached_property
     def note(self) -> str | None:
         """Remarks from before training; unfinished runs have recorded none, but their fix is known."""
-        notes = [run.result.note for run in self.runs if run.finished] or [plan.reason for plan in self.fix_plans]
+        notes = [run.result.note for run in self.runs if run.finished] or [found.reason for found in self.fixes]
         return "; ".join(dict.fromkeys(filter(None, notes))) or None
 
     @cached_property
@@ -166,7 +158,8 @@ class Group:
         return max(len(rows(run)) for run in self.runs)
 
     def over_seeds(self, key: str) -> Mean:
-        return Mean.of(last_number(run, key) for run in self.counted)
+        """Of the last epoch."""
+        return Mean.of(number(rows(run)[-1], key) for run in self.counted if rows(run))
 
     def mean(self, key: str) -> float | None:
         return self.over_seeds(key).mean
@@ -174,15 +167,11 @@ class Group:
     @cached_property
     def noise_rate(self) -> float | None:
         """The share of given labels that are wrong, None if the true ones are unknown."""
-        rates = []
-        for run in self.counted or self.runs:
-            labels = run.arrays("labels") if (run.path / "labels.npz").exists() else {}
-            if "clean" in labels:
-                rates.append(float((labels["given"] != labels["clean"]).mean()))
-        return Mean.of(rates).mean
+        known = (run.arrays("labels") for run in self.counted or self.runs)
+        return Mean.of(float((x["given"] != x["clean"]).mean()) for x in known if "clean" in x).mean
 
     @cached_property
-    def num_classes(self) -> int | None:
+    def num_classes(self) -> int:
         return num_classes(self.runs[0])
 
     def verdicts(self) -> Iterator[tuple[str, str]]:
@@ -200,13 +189,9 @@ class Group:
             yield when, text
 
 
-def num_classes(run: Run) -> int | None:
+def num_classes(run: Run) -> int:
     """From the record of the data or, in older runs, from the labels."""
-    if run.task is not None:
-        return run.task.num_classes
-    labels = run.arrays("labels") if (run.path / "labels.npz").exists() else {}
-    tops = [int(labels[key].max()) for key in ("given", "clean") if key in labels and labels[key].size]
-    return max(tops) + 1 if tops else None
+    return int(run.arrays("labels")["given"].max()) + 1 if run.task is None else run.task.num_classes
 
 
 def groups(runs: Iterable[Run]) -> list[Group]:

@@ -75,28 +75,22 @@ class Evidence:
 
     @classmethod
     def of(cls, group: Group) -> Evidence:
-        rate, train = group.noise_rate or 0.0, group.mean("train_accuracy")
-        right, wrong = _last_share(group, "accuracy_clean"), _last_share(group, "accuracy_noisy")
-        if right is None and train is not None:
-            right = min(1.0, train / 100 / (1 - rate)) if rate < 1 else None
-        test = group.mean("test_accuracy")
+        train, test = group.mean("train_accuracy"), group.mean("test_accuracy")
+        right, wrong = group.mean("accuracy_clean"), group.mean("accuracy_noisy")
+        if right is None and wrong is None and train is not None:  # the true labels are unknown
+            right = train / 100
         best = Mean.of(_best_test_accuracy(run) for run in group.counted).mean
         fallen = 0.0 if best is None or test is None else max(0.0, best - test)
-        classes = max(2, group.num_classes) if group.num_classes else None
+        classes = max(2, group.num_classes)
         known = min((x for x in (right, None if test is None else test / 100) if x is not None), default=0.0)
-        chance, guessing = ((1 - known) / (classes - 1), 100 / classes) if classes else (0.0, 0.0)
-        return cls(test, train, right, wrong, chance, group.mean("snr"), fallen, best, guessing)
+        chance = (1 - known) / (classes - 1)
+        return cls(test, train, right, wrong, chance, group.mean("snr"), fallen, best, 100 / classes)
 
 
 def _best_test_accuracy(run: Run) -> float | None:
     """The best median of three epochs: a single one may be luck."""
     known = [x for row in rows(run) if (x := number(row, "test_accuracy")) is not None]
     return max(median(known[i : i + 3]) for i in range(max(1, len(known) - 2))) if known else None
-
-
-def _last_share(group: Group, key: str) -> float | None:
-    """From the last row of metrics: results do not repeat it."""
-    return Mean.of(number(rows(run)[-1], key) for run in group.counted if rows(run)).mean
 
 
 class Comparison:
@@ -132,7 +126,7 @@ class Comparison:
         for judgement in Judgement:
             if some := [group for group in self.groups if self.judgements[group] is judgement]:
                 named = [g.name + (f" ({hedges[g]})" if hedges[g] and not shared else "") for g in some]
-                said.append(f"{listed(named)} {self._verb(judgement, some)}")
+                said.append(f"{listed(named)} {self.verb(*some)}")
         text = (f"{shared}: " if shared else "") + ", ".join(said)
         return text[0].upper() + text[1:]
 
@@ -142,12 +136,9 @@ class Comparison:
             return ""
         return f"after {max(len(rows(run)) for run in group.counted)} of {plural(group.spec.epochs, 'epoch')}"
 
-    def verb(self, group: Group) -> str:
-        return self._verb(self.judgements[group], [group])
-
-    def _verb(self, judgement: Judgement, some: Sequence[Group]) -> str:
-        """`does neither` only where the two things have been said of other losses."""
-        several = len(some) > 1
+    def verb(self, *some: Group) -> str:
+        """What groups of the same judgement do; `does neither` only where the two things are said of other losses."""
+        judgement, several = self.judgements[some[0]], len(some) > 1
         plain: str = judgement.value[several]
         if judgement is Judgement.DIVERGED:
             said = {str(failed) for group in some for failed in group.failures.values()}

@@ -22,28 +22,26 @@ VARIABLES = {
     GREYS[0].lower(): "var(--line)",
     "#ffffff": "var(--paper)",
 }
-RC_PARAMS: dict[Any, Any] = {"svg.fonttype": "none", "svg.hashsalt": "curriculoss", "font.family": "sans-serif"}
+RC_PARAMS: dict[Any, Any] = {"svg.fonttype": "none", "font.family": "sans-serif"}
 
 
 def colour_variable(colour: str) -> str:
     return VARIABLES[colour.lower()]
 
 
-def inline_svg(figure: Figure, prefix: str) -> Markup:
-    """An <svg> element for a page: no header, no addresses, its own ids, text as text, colours by variable."""
+def inline_svg(figure: Figure, salt: str) -> Markup:
+    """An <svg> element for a page: no header, no addresses, ids by `salt`, text as text, colours by variable."""
     file = io.StringIO()
     for written in figure.findobj(Text):
         written.set_path_effects([])  # would turn text to outlines; the style sheet draws the halo
-    with matplotlib.rc_context(RC_PARAMS):
+    with matplotlib.rc_context({**RC_PARAMS, "svg.hashsalt": salt}):
         nothing = dict.fromkeys(("Creator", "Date", "Format", "Type"))
         figure.savefig(file, format="svg", transparent=True, metadata=nothing)
     text = file.getvalue()
     text = text[text.index("<svg") :]
     width, height = re.findall(r'(?:width|height)="([\d.]+)pt"', text)[:2]
     text = re.sub(r' (?:(?:xmlns(?::\w+)?|version)="[^"]*"|(?:width|height)="[\d.]+pt")', "", text, count=6)
-    used = set(re.findall(r'(?:href="|url\()#([\w.-]+)', text))
-    text = re.sub(r' id="([\w.-]+)"', lambda x: f' id="{prefix}{x[1]}"' if x[1] in used else "", text)
-    text = re.sub(r'(href="|url\()#', rf"\1#{prefix}", text)
+    text = re.sub(r' id="(?!\w?[0-9a-f]{10}")[^"]*"', "", text)  # keeps ids with the salted hash that others refer to
     text = re.sub(r"(?<=: )#[0-9a-f]{6}\b", lambda x: VARIABLES.get(x[0], x[0]), text)
     text = re.sub(r"font: (?:\w+ )?([\d.]+)px [^;\"]*", _font, text)
     text = re.sub(r"font-family: [^;\"]*; ", "", text)  # the page has its own

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import math
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -64,7 +62,7 @@ def _content(runs: list[Run], out: Path) -> dict[str, Any]:
     return {
         "settings": _settings(found),
         "data": listed(list(dict.fromkeys(spec.data for spec in specs))),
-        "when": max((str(_environment(run).get("started", "")) for run in kept), default="")[:10],
+        "when": max(run.environment.started or "" if run.environment else "" for run in kept)[:10],
         "failed": sum(len(group.failures) for group in found),
         "left": sum(len(group.open) for group in found),
         "dropped": len(runs) - len(kept),
@@ -82,27 +80,15 @@ def _content(runs: list[Run], out: Path) -> dict[str, Any]:
     }
 
 
-@dataclass(frozen=True)
-class Setting:
-    """Losses with the same data, noise, network and so on; figures are None where no run has the numbers."""
-
-    noise: str
-    differing: Mapping[str, Any]  # what distinguishes this setting from others, apart from the noise
-    comparison: Comparison
-    right: float | None  # percent of the labels, if the true ones are known
-    charts: Mapping[str, Markup | None]  # by measure
-    ridges: Mapping[Group, Markup | None]
-    by_truth: bool  # whether the ridges show clean and noisy samples apart
-
-
-def _settings(found: Sequence[Group]) -> list[Setting]:
+def _settings(found: Sequence[Group]) -> list[dict[str, Any]]:
+    """For the template: losses with the same data, noise, network and so on, with their verdicts and figures."""
     by_setting, colours, numbers = groups.by_setting(found), charts.colour_by_loss(found), count(1)
     changed = set(groups.differing(some[0].spec for some in by_setting)) - {"noise", "seed", *LOSS_FIELDS}
 
     def drawn(figure: Figure | None) -> Markup | None:
-        return None if figure is None else inline_svg(figure, f"f{next(numbers)}-")
+        return None if figure is None else inline_svg(figure, f"{next(numbers)}")
 
-    def setting(some: Sequence[Group]) -> Setting:
+    def setting(some: Sequence[Group]) -> dict[str, Any]:
         rates = [group.noise_rate for group in some if group.noise_rate is not None]
         right = 100 * (1 - rates[0]) if rates else None
         reference = None if right is None else (right, f"{right:.0f} % of the labels are right")
@@ -115,17 +101,18 @@ def _settings(found: Sequence[Group]) -> list[Setting]:
             "effective_learning_rate": {"form": "{:.2g}", "logarithmic": False},
             "snr": {"form": "{:.2f}", "reference": (1.0, "equal weights"), "logarithmic": True},
         }
-        histories = {group: history for group in some if (history := charts.margin_history(group)) is not None}
-        span = span_of(histories.values())
-        return Setting(
-            noise=_noise(some[0].spec),
-            differing={key: value for key, value in some[0].spec.as_dict().items() if key in changed},
-            comparison=Comparison(some),
-            right=right,
-            charts={key: drawn(charts.line_chart(some, key, colours, **each)) for key, each in how.items()},
-            ridges={group: drawn(margin_ridges(each, span=span)) for group, each in histories.items() if each.epochs},
-            by_truth=any("noisy" in history.counts for history in histories.values()),
-        )
+        histories = charts.margin_histories(some)
+        span, of_loss = span_of(histories.values()), [colours[group.name] for group in some]
+        lines = {key: [charts.by_run(group, key) for group in some] for key in how}
+        return {
+            "noise": _noise(some[0].spec),
+            "differing": {key: value for key, value in some[0].spec.as_dict().items() if key in changed},
+            "comparison": Comparison(some),
+            "right": right,  # percent of the labels, if the true ones are known
+            "charts": {key: drawn(charts.over_epochs(lines[key], colours=of_loss, **how[key])) for key in how},
+            "ridges": {group: drawn(margin_ridges(each, span=span)) for group, each in histories.items()},
+            "by_truth": any("noisy" in history.counts for history in histories.values()),
+        }
 
     return [setting(some) for some in by_setting]
 
@@ -163,15 +150,11 @@ def _differing(specs: Sequence[RunSpec], changed: Mapping[str, list[Any]]) -> di
     return shown | {key: list(map(_value, values)) for key, values in changed.items() if key not in parts}
 
 
-def _environment(run: Run) -> dict[str, Any]:
-    return {} if run.environment is None else run.environment.as_dict()
-
-
 def _environments(runs: Iterable[Run]) -> dict[str, list[str]]:
     """The values of each field, in order of appearance."""
-    shown = ({k: v for k, v in _environment(run).items() if k not in HIDDEN and v is not None} for run in runs)
-    found = groups.distinct_values(shown)
-    return {key: [x if isinstance(x, str) else json.dumps(x) for x in values] for key, values in found.items()}
+    known = (run.environment.as_dict() for run in runs if run.environment is not None)
+    shown = ({k: str(v) for k, v in each.items() if k not in HIDDEN and v is not None} for each in known)
+    return groups.distinct_values(shown)
 
 
 def _train_command(run: Run) -> str:
