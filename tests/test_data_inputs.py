@@ -141,8 +141,12 @@ AB = named("a", "b")
         (rows("a,b\n1,red\n"), AB, "not numeric: 'b'"),
         (rows("a,b\n1,\n"), AB, "expected a value in every row, got none in row 0, column 'b'"),
         (lambda root: picture(root / "a.png"), FEATURES, "2 features per sample, as in training, got image files"),
-        (lambda root: root, PHOTOS, r"a folder without images \(\.bmp, "),
-        (lambda root: table(root / "notes.txt", ""), PHOTOS, r"notes\.txt: expected an image, a folder of images, or"),
+        (lambda root: root, PHOTOS, r"expected images \(\.bmp, .*\), a folder with some, or"),
+        (
+            lambda root: table(root / "notes.txt", ""),
+            PHOTOS,
+            r"notes\.txt: expected images \(\.bmp, .*\), a folder with some, or",
+        ),
         (lambda root: root / "nowhere", PHOTOS, "no data set or path"),
     ],
 )

@@ -214,8 +214,8 @@ def broken_files(tmp_path):
 @pytest.mark.parametrize(
     "name",
     ["truncated.npz", "headless.npz", "empty.npz", "text.npz", "pickle.npz", "npy.npz", "inner.npz", "bomb.npz",
-     "truncated.parquet", "empty.parquet", "text.parquet", "empty.csv", "ragged.csv", "binary.csv", "head.csv", "latin.csv",
-     "data.xlsx", "none"],
+     "truncated.parquet", "empty.parquet", "text.parquet", "empty.csv", "ragged.csv", "binary.csv", "head.csv",
+     "latin.csv", "data.xlsx", "none"],
 )  # fmt: skip
 def test_broken_files_are_one_line_that_names_them(tmp_path, name):
     (tmp_path / name).write_bytes(broken_files(tmp_path)[name])
@@ -324,6 +324,36 @@ def test_folders_of_train_and_test(tmp_path, held):
             picture(tmp_path / split / name / "1.png", mode="L")
     found = load(tmp_path)
     assert len(found.train) == 2 and found.shape == (1, 6, 8) and (found.test is not None) == (held is not None)
+
+
+@pytest.mark.parametrize("names", [("Train", "Test"), ("training", "validation"), ("test", "val")])
+def test_parts_of_other_names_are_not_taken_for_classes(tmp_path, names):
+    for place in names:
+        picture(tmp_path / place / "a/1.png")
+        picture(tmp_path / place / "b/1.png")
+    with pytest.raises(DataError, match="expected class folders, or folders named train and test"):
+        load(tmp_path)
+
+
+def test_hidden_folders_are_left_out(tmp_path):
+    for place in ("a", "b", "a/.ipynb_checkpoints"):
+        picture(tmp_path / place / "1.png")
+    assert len(load(tmp_path).train) == 2
+
+
+@pytest.mark.parametrize("side", [8, 80])
+def test_photos_are_turned_as_their_metadata_say(tmp_path, side):
+    upright = Image.new("RGB", (side, side))
+    upright.paste((255, 0, 0), (0, 0, side, side // 2))  # red above black
+    for name, turn, orientation in (("a", None, 1), ("b", Image.Transpose.ROTATE_90, 6)):
+        (tmp_path / name).mkdir()
+        image, exif = upright if turn is None else upright.transpose(turn), Image.Exif()
+        exif[0x112] = orientation
+        image.save(tmp_path / name / "1.png", exif=exif)
+    found = load(tmp_path).train.inputs
+    first, second = (found.decode(i).permute(2, 0, 1) for i in range(2)) if isinstance(found, Images) else found
+    assert isinstance(found, Images) == (side == 80)
+    assert torch.equal(first, second) and first[0, 1, 1] > 200 > 50 > first[0, -2, 1]
 
 
 def test_a_class_may_be_called_train(tmp_path):

@@ -170,7 +170,7 @@ def test_images_to_validate_on_are_like_the_others(tmp_path):
                 Image.new("L", (size, size), 40 * number).save(tmp_path / place / label / f"{number}.png")
     spec = RunSpec(data=str(tmp_path / "photos"))
     assert TrialData(spec, tmp_path / "checked").read().test.target.tolist() == [0] * 5 + [1] * 5
-    with pytest.raises(data.DataError, match=r"large: expected .*uint8 of shape \(1, 8, 8\), got image files"):
+    with pytest.raises(data.DataError, match=r"large: expected .*uint8 images of shape 1×8×8, got image files"):
         TrialData(spec, tmp_path / "large").read()
 
 

@@ -89,12 +89,11 @@ def encode(
     what, first = columns[0]
     if len({labels.dtype.kind for _, labels in columns}) > 1:
         raise DataError(f"{what}: expected strings in all label columns or in none")
-    if names is None:
-        codes = np.unique(first)
-    else:
-        codes = np.array(names) if first.dtype.kind == "U" else np.arange(len(names))
-    class_names = tuple(map(str, codes.tolist() if names is None else names))
+    codes = np.unique(first) if names is None else np.array(names)
+    class_names = tuple(map(str, codes.tolist()))
     expect_distinct(what, class_names)
+    if names is not None and first.dtype.kind != "U":
+        codes = np.arange(len(names))
     order, found = np.argsort(codes), []
     for where, labels in columns:
         if not (known := np.isin(labels, codes)).all():

@@ -40,11 +40,12 @@ def read_mnist(name: str, num_classes: int, folder: Path, download: bool) -> Dat
         raise DataError(f"{name}: {place} lacks {names}; get them from {address} or add --download")
     for remote in missing:
         fetch(folder, remote)
-    paths = [verify(folder, remote) for remote in there]
-    images, labels, test_images, test_labels = map(read_idx, paths, MNIST_SHAPES)
-    for path, column in ((paths[1], labels), (paths[3], test_labels)):
+    images, labels, test_images, test_labels = (
+        read_idx(verify(folder, remote), shape) for remote, shape in zip(there, MNIST_SHAPES, strict=True)
+    )
+    for remote, column in ((there[1], labels), (there[3], test_labels)):
         if int(column.max()) >= num_classes:
-            raise DataError(f"{path}: expected labels 0 to {num_classes - 1}, got {int(column.max())}")
+            raise DataError(f"{folder / remote.place}: expected labels 0 to {num_classes - 1}, got {int(column.max())}")
     train, test = Split(images.unsqueeze(1), labels.long()), Split(test_images.unsqueeze(1), test_labels.long())
     return Dataset(name, train, test, source.class_names, flips=torch.tensor(source.flips))
 
@@ -65,17 +66,18 @@ def read_idx(path: Path, shape: tuple[int, ...]) -> Tensor:
 def read_cifar(name: str, num_classes: int, folder: Path, download: bool) -> Dataset:
     """`cifar10` or `cifar100`, with the human labels of CIFAR-N where their file is there.
 
-    All these files must have their published md5, so what is in them need not be checked.
+    All these files must have their published md5, so what is in them is not checked value by value.
     """
     source = DATA_SETS[name]
     assert source.archive is not None and source.human is not None  # as data_sets.toml has it
     *batches, held = _pickles(name, folder, source.archive, download)
-    key = "labels" if num_classes == 10 else "fine_labels"
-    train = _split(batches, key)
+    with reading(folder, f"the files of {name}"):
+        key = "labels" if num_classes == 10 else "fine_labels"
+        train, test = _split(batches, key), _split([held], key)
     if download and not present(folder, source.human):
         fetch(folder, source.human)
     return Dataset(
-        name, train, _split([held], key), source.class_names, flips=torch.tensor(source.flips),
+        name, train, test, source.class_names, flips=torch.tensor(source.flips),
         human=read_human(name, folder, train.target) if present(folder, source.human) else {},
         default_human=source.human_variants[0],
         human_source=f"{folder / source.human.place} from {source.human.address}", augment="shift-flip",
@@ -88,9 +90,10 @@ def read_human(name: str, folder: Path, target: Tensor) -> dict[str, Tensor]:
     assert source.human is not None
     path = verify(folder, source.human)
     found = read_torch(path)
-    if not np.array_equal(found["clean_label"], target.numpy()):
-        raise DataError(f"{path}: its clean labels are not those of the images of {name} in {folder}")
-    return {variant: torch.tensor(found[variant], dtype=torch.int64) for variant in source.human_variants}
+    with reading(path, "CIFAR-N's labels"):
+        if not np.array_equal(found["clean_label"], target.numpy()):
+            raise DataError(f"{path}: its clean labels are not those of the images of {name} in {folder}")
+        return {variant: torch.tensor(found[variant], dtype=torch.int64) for variant in source.human_variants}
 
 
 def _pickles(name: str, folder: Path, archive: Remote, download: bool) -> list[dict[str, Any]]:
@@ -108,12 +111,14 @@ def _pickles(name: str, folder: Path, archive: Remote, download: bool) -> list[d
                 f"into {folder} or add --download"
             )
         fetch(folder, archive)
-    path, found = verify(folder, archive), {}
-    with reading(path, "a tar.gz archive"), tarfile.open(path, "r|gz") as opened:
+    path, places = verify(folder, archive), [remote.place for remote in files]
+    found = {}
+    with reading(path, "a tar.gz archive of these files"), tarfile.open(path, "r|gz") as opened:
         for member in opened:
-            if (file := opened.extractfile(member)) is not None:  # folders have no content
+            if member.name in places and (file := opened.extractfile(member)) is not None:
                 found[member.name] = file.read()
-    return [read_pickle(found[remote.place], path / remote.place) for remote in files]
+        contents = [(path / place, found[place]) for place in places]
+    return [read_pickle(content, place) for place, content in contents]
 
 
 def _split(batches: list[dict[str, Any]], key: str) -> Split:
@@ -145,13 +150,13 @@ ADMITTED: dict[tuple[str, str], Any] = {
 class _Reader(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) not in ADMITTED:
-            raise pickle.UnpicklingError(f"it names {module}.{name}, which data have no use for; do not open it")
+            raise pickle.UnpicklingError(f"names {module}.{name}, which a data file has no use for; do not open it")
         return ADMITTED[module, name]
 
 
 def read_pickle(data: bytes, path: Path, encoding: str = "bytes") -> dict[str, Any]:
     """The dictionary in a pickle, its keys as text."""
-    with reading(path, "a dictionary in a pickle"):
+    with reading(path, "a pickle"):
         found = _Reader(io.BytesIO(data), encoding=encoding).load()
         return {key.decode("latin1") if isinstance(key, bytes) else str(key): found[key] for key in found}
 
