@@ -34,7 +34,7 @@ def values(inputs, size=4):
     return torch.cat(list(inputs.batches(size)))
 
 
-@pytest.mark.parametrize("labels", [{}, {"y": np.array([3, 1, 3, 1, 1, 7])}])
+@pytest.mark.parametrize("labels", [{}, {"y": np.array([3, 1, 3, 1, 1, 7])}, {"y": np.array([None] * 6)}])
 def test_arrays_need_no_labels(tmp_path, labels):
     np.savez(tmp_path / "own.npz", x=X, **labels)
     found = load_inputs(tmp_path / "own.npz", named("a", "b", "c", "d"))
