@@ -270,10 +270,10 @@ def test_a_misspelt_class_may_be_left_empty(tmp_path):
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("x,label\n1,cat\n2,\n3,dog\n", "expected a label for every sample, got none for sample 1"),
-        ("x,label\n1,0\n2,\n3,1\n", "expected a label in every row, got none in row 1"),
+        ("x,label\n1,cat\n2,\n3,dog\n", "expected a label for every sample, got none in row 1"),
+        ("x,label\n1,0\n2,\n3,1\n", "expected a value in every row, got none in row 1"),
         ("x,label\n1,cat\n2,cat\n", "expected at least two classes"),
-        ("x,label\n1,cat\nnan,dog\n", "expected a number, got a missing value in row 1, column 'x'"),
+        ("x,label\n1,cat\nnan,dog\n", "expected a value in every row, got none in row 1, column 'x'"),
     ],
 )
 def test_tables_that_cannot_be_audited_are_one_clear_line(tmp_path, text, said):

@@ -116,7 +116,7 @@ def test_cifar100_flips_stay_in_the_true_super_class():
 
 @real
 def test_human_labels_of_another_order_are_refused():
-    with pytest.raises(data.DataError, match="are not those of the CIFAR-10 images"):
+    with pytest.raises(data.DataError, match="are not those of the images of cifar10"):
         mnist_cifar.read_human("cifar10", Path(REAL), torch.zeros(50_000, dtype=torch.int64))
 
 

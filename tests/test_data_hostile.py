@@ -4,7 +4,6 @@ import gzip
 import os
 import pickle
 import struct
-import tarfile
 from pathlib import Path
 
 import numpy as np
@@ -27,7 +26,7 @@ class Runs:
         return os.mkdir, (str(self.path),)
 
 
-@pytest.mark.parametrize("kind", ["code", "truncated", "list", "object array", "float array", "not a pickle", "empty"])
+@pytest.mark.parametrize("kind", ["code", "truncated", "list", "not a pickle", "empty"])
 @pytest.mark.parametrize("protocol", [0, 2, 4])
 def test_a_pickle_is_read_as_data_or_refused(tmp_path, kind, protocol):
     good = pickle.dumps({"data": np.arange(6, dtype=np.int64)}, 2)
@@ -35,8 +34,6 @@ def test_a_pickle_is_read_as_data_or_refused(tmp_path, kind, protocol):
         "code": pickle.dumps({"data": Runs(tmp_path / "ran")}, protocol),
         "truncated": good[:-20],
         "list": pickle.dumps([1, 2], protocol),
-        "object array": pickle.dumps({"data": np.array([{}, None])}, protocol),
-        "float array": pickle.dumps({"data": np.zeros(3)}, protocol),
         "not a pickle": b"\x00\xff" * 50,
         "empty": b"",
     }[kind]
@@ -113,42 +110,3 @@ def test_published_files_must_be_the_published_ones(tmp_path, name, place, other
     (tmp_path / place).write_bytes(content[:-100] if harm == "truncate" else content)
     with pytest.raises(data.DataError, match=rf"{Path(place).name} is not the published file.*delete it and get it"):
         data.load(name, data_dir=tmp_path)
-
-
-@pytest.mark.parametrize("kind", ["truncated", "bomb", "not a file", "lacking", "not tar"])
-def test_a_hostile_archive_is_refused_and_writes_nothing(tmp_path, kind):
-    path = tmp_path / "inside/archive.tar.gz"
-    path.parent.mkdir()
-    with tarfile.open(path, "w:gz") as tar:
-        entry = tarfile.TarInfo("../escaped" if kind == "lacking" else "wanted")
-        if kind == "not a file":
-            entry.type, entry.linkname = tarfile.SYMTYPE, "/etc/passwd"
-        tar.addfile(entry)
-    if kind == "bomb":
-        entry = tarfile.TarInfo("wanted")
-        entry.size = 1 << 40
-        path.write_bytes(gzip.compress(entry.tobuf()))
-    if kind == "truncated":
-        path.write_bytes(path.read_bytes()[:-20])
-    if kind == "not tar":
-        path.write_bytes(b"hello")
-    with pytest.raises(data.DataError, match=r"^\S+archive\.tar\.gz: [^\n]+$"):
-        mnist_cifar.read_archive(path, ["wanted", "second"])
-    assert [entry.name for entry in tmp_path.iterdir()] == ["inside"]
-
-
-@pytest.mark.parametrize(
-    ("found", "match"),
-    [
-        ({"labels": [0, 1]}, r"expected images as uint8 \(2, 3072\) under 'data', got NoneType"),
-        ({"data": np.zeros((2, 3071), np.uint8), "labels": [0, 1]}, r"got uint8 \(2, 3071\)"),
-        ({"data": np.zeros((2, 3072), np.uint8)}, "expected labels under 'labels', got the keys data"),
-        ({"data": np.zeros((2, 3072), np.uint8), "labels": [0, 10]}, "expected 2 labels from 0 to 9"),
-        ({"data": np.zeros((2, 3072), np.uint8), "labels": [0, -1]}, "expected 2 labels from 0 to 9"),
-        ({"data": np.zeros((2, 3072), np.uint8), "labels": [0]}, "expected 2 labels from 0 to 9"),
-        ({"data": np.zeros((2, 3072), np.uint8), "labels": ["a", []]}, "cannot be read as a file with labels"),
-    ],
-)
-def test_a_cifar_batch_is_checked(found, match):
-    with pytest.raises(data.DataError, match=match):
-        mnist_cifar._split([(Path("batch"), found)], 2, "labels", 10)

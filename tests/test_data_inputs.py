@@ -34,7 +34,7 @@ def values(inputs, size=4):
     return torch.cat(list(inputs.batches(size)))
 
 
-@pytest.mark.parametrize("labels", [{}, {"y": np.array([3, 1, 3, 1, 1, 7])}])
+@pytest.mark.parametrize("labels", [{}, {"y": np.array([3, 1, 3, 1, 1, 7])}, {"y": np.array([None] * 6)}])
 def test_arrays_need_no_labels(tmp_path, labels):
     np.savez(tmp_path / "own.npz", x=X, **labels)
     found = load_inputs(tmp_path / "own.npz", named("a", "b", "c", "d"))
@@ -136,13 +136,17 @@ AB = named("a", "b")
             "expected uint8 images of shape 1×4×6, .* got float32 images",
         ),
         (arrays(x=X), GREY, "expected uint8 images of shape 1×4×6, as in training, got 4 features"),
-        (rows("a,c\n1,2\n"), AB, r"own\.csv: lacks 'b', which the network was trained on; the columns are 'a', 'c'"),
+        (rows("a,c\n1,2\n"), AB, r"own\.csv: lacks 'b', which the training data have; the columns are 'a', 'c'"),
         (rows("label\n1\n"), FEATURES, "expected columns beside labels, got 'label'"),
         (rows("a,b\n1,red\n"), AB, "not numeric: 'b'"),
-        (rows("a,b\n1,\n"), AB, "got a missing value in row 0, column 'b'"),
+        (rows("a,b\n1,\n"), AB, "expected a value in every row, got none in row 0, column 'b'"),
         (lambda root: picture(root / "a.png"), FEATURES, "2 features per sample, as in training, got image files"),
-        (lambda root: root, PHOTOS, r"a folder without images \(\.bmp, "),
-        (lambda root: table(root / "notes.txt", ""), PHOTOS, r"notes\.txt: expected an image, a folder of images, or"),
+        (lambda root: root, PHOTOS, r"expected images \(\.bmp, .*\), a folder with some, or"),
+        (
+            lambda root: table(root / "notes.txt", ""),
+            PHOTOS,
+            r"notes\.txt: expected images \(\.bmp, .*\), a folder with some, or",
+        ),
         (lambda root: root / "nowhere", PHOTOS, "no data set or path"),
     ],
 )

@@ -59,6 +59,7 @@ def test_arrays_with_all_there_can_be(tmp_path):
     found = load(path)
     assert found.class_names == ("cat", "ant", "bee") and found.train.clean.tolist() == Y[::-1].tolist()
     assert found.test.target.tolist() == [1, 2] and found.train.target.dtype == torch.int64
+    assert load(npz(tmp_path, x=X, y=Y, class_names=names.astype(bytes))).class_names == found.class_names
     words = load(npz(tmp_path, x=X, y=names[Y], y_test=names[Y], x_test=X))
     assert words.class_names == ("ant", "bee", "cat") and words.train.target.tolist() == [2, 0, 1, 2, 0, 1]
 
@@ -99,8 +100,9 @@ def test_a_column_that_is_all_the_same_need_not_be_told_apart(tmp_path):
 def test_a_test_file_apart(tmp_path):
     held = npz(tmp_path, x=X[:1], y=Y[:1]).rename(tmp_path / "held.npz")
     assert len(load(npz(tmp_path, x=X, y=Y), test=held).test) == 1
-    train, test = table(tmp_path / "a.csv", "f,label\n1,a\n2,b\n"), table(tmp_path / "b.csv", "f,label\n3,b\n")
-    assert load(train, test=test).test.target.tolist() == [1]
+    train, test = table(tmp_path / "a.csv", "f,g,label\n1,5,a\n2,6,b\n"), tmp_path / "b.csv"
+    found = load(train, test=table(test, "note,label,g,f\nx,b,8,7\n")).test
+    assert found.target.tolist() == [1] and found.inputs.tolist() == [[7, 8]]
 
 
 NAN = X.copy()
@@ -118,27 +120,42 @@ NAN[4, 2] = np.nan
         ({"x": X, "y": Y, "y_clean": Y[:5]}, "as many samples in y_clean as in x"),
         ({"x": X, "y": Y, "x_test": X, "y_test": Y[:1]}, "as many samples in y_test as in x_test"),
         ({"x": X, "y": Y, "x_test": X[:, :3], "y_test": Y}, "expected x_test to be like x"),
-        ({"x": X, "y": np.zeros(6, int)}, "expected at least two classes, got only label 0"),
+        ({"x": X, "y": np.zeros(6, int)}, "expected at least two classes, got only label '0'"),
         ({"x": X, "y": -np.ones(6, int)}, "at least two classes, got only label '-1'"),
         ({"x": X, "y": np.array(["a", "b", "a "] * 2)}, "labels 'a' and 'a ' differ by spaces only"),
         ({"x": X.astype(np.float64) * 1e-3 + 1.7e9, "y": Y}, "which float32 cannot tell apart; subtract their mean"),
-        ({"x": X, "y": Y, "y_clean": Y + 1}, "y_clean: expected labels from 0 to 2, got 3 in row 2"),
-        ({"x": X, "y": Y, "x_test": X, "y_test": Y + 1}, "y_test: expected labels from 0 to 2, got 3 in row 2"),
-        ({"x": X, "y": Y, "class_names": np.array(["a", "b"])}, "expected labels from 0 to 1, got 2 in row 2"),
-        ({"x": X, "y": Y, "class_names": np.array(["a", "b", "b"])}, "class names that differ"),
+        (
+            {"x": X, "y": Y, "y_clean": Y + 1},
+            "y_clean: expected one of the 3 classes of the training samples, got 3 in row 2",
+        ),
+        (
+            {"x": X, "y": Y, "x_test": X, "y_test": Y + 1},
+            "y_test: expected one of the 3 classes of the training samples, got 3 in row 2",
+        ),
+        (
+            {"x": X, "y": Y, "class_names": np.array(["a", "b"])},
+            "expected one of the 2 classes of the training samples, got 2 in row 2",
+        ),
+        (
+            {"x": X, "y": Y, "class_names": np.array(["a", "b", "b"])},
+            "labels 'b' and 'b' differ by spaces only, if at all",
+        ),
         ({"x": X, "y": Y, "class_names": np.array(list("abcd"))}, "class 'd' has no training samples"),
         ({"x": X, "y": Y + 0.5}, r"expected integers or strings, got 0\.5 in row 0"),
         ({"x": X, "y": np.full(6, np.nan)}, "expected integers or strings, got nan in row 0"),
-        ({"x": X, "y": np.full(6, 2**64 - 1, np.uint64)}, "expected labels from 0"),
+        (
+            {"x": X, "y": np.full(6, 2**64 - 1, np.uint64)},
+            r"expected integers or strings, got 18446744073709551615 in row 0",
+        ),
         ({"x": X, "y": Y.astype(complex)}, "expected integers or strings, got type complex128"),
         ({"x": X, "y": np.eye(6)}, r"expected one label per sample, got shape \(6, 6\)"),
         ({"x": X[:0], "y": Y[:0]}, "expected at least one sample, got none"),
         (
             {"x": X, "y": np.array(list("abcabc")), "x_test": X, "y_test": np.array(list("abcdbc"))},
-            "label 'd' is not a",
+            "got 'd' in row 3",
         ),
         ({"x": X, "y": np.array(list("abcabc")), "y_clean": Y}, "strings in all label columns or in none"),
-        ({"x": X, "y": np.array([b"\xff", b"a"] * 3)}, "y: expected text in UTF-8, got byte 0xff"),
+        ({"x": X, "y": np.array([b"\xff", b"a"] * 3)}, "y: cannot be read as text in UTF-8: .* byte 0xff"),
         ({"x": NAN, "y": Y}, "x: expected finite numbers, got nan in row 4, column 2"),
         ({"x": np.where(np.isnan(NAN), 1e300, X.astype(float)), "y": Y}, r"got 1e\+300 in row 4, column 2"),
         ({"x": X.astype(complex), "y": Y}, "expected numbers, got type complex128"),
@@ -187,6 +204,7 @@ def broken_files(tmp_path):
         "empty.csv": b"",
         "ragged.csv": b"f,label\n1,0\n1,2,3\n",
         "binary.csv": bytes(range(256)),
+        "head.csv": "f\xe9,label\n1,2\n".encode("latin1"),
         "latin.csv": "f,label\n1,\xe9\n2,b\n".encode("latin1"),
         "data.xlsx": b"PK",
         "none": b"x",
@@ -196,8 +214,8 @@ def broken_files(tmp_path):
 @pytest.mark.parametrize(
     "name",
     ["truncated.npz", "headless.npz", "empty.npz", "text.npz", "pickle.npz", "npy.npz", "inner.npz", "bomb.npz",
-     "truncated.parquet", "empty.parquet", "text.parquet", "empty.csv", "ragged.csv", "binary.csv", "latin.csv",
-     "data.xlsx", "none"],
+     "truncated.parquet", "empty.parquet", "text.parquet", "empty.csv", "ragged.csv", "binary.csv", "head.csv",
+     "latin.csv", "data.xlsx", "none"],
 )  # fmt: skip
 def test_broken_files_are_one_line_that_names_them(tmp_path, name):
     (tmp_path / name).write_bytes(broken_files(tmp_path)[name])
@@ -223,6 +241,20 @@ def test_tables_of_numbers(tmp_path, kind):
     assert found.train.target.tolist() == [0, 1, 0] and found.train.clean.tolist() == [0, 1, 1]
 
 
+def test_tables_of_decimals(tmp_path):
+    columns = {"a": pyarrow.array([1, 25], pyarrow.decimal128(5, 2)), "label": ["u", "v"]}
+    parquet.write_table(pyarrow.table(columns), tmp_path / "own.parquet")
+    assert load(tmp_path / "own.parquet").train.inputs.tolist() == [[1], [25]]
+
+
+@pytest.mark.parametrize("column", [[[0], [1, 2]], [{"a": 1}, {"a": 2}]])
+def test_nested_columns_that_are_no_vectors_are_one_line(tmp_path, column):
+    for columns in ({"label": column, "a": [1, 2]}, {"label": [0, 1], "a": column}):
+        parquet.write_table(pyarrow.table(columns), tmp_path / "own.parquet")
+        with pytest.raises(DataError, match=r"own\.parquet: [^\n]+$"):
+            load(tmp_path / "own.parquet")
+
+
 def test_tables_of_image_paths(tmp_path):
     for name in ("a", "b", "c"):
         picture(tmp_path / f"pictures/{name}.png", mode="L", colour=ord(name))
@@ -240,20 +272,22 @@ def test_tables_of_image_paths(tmp_path):
         ("a,a,label\n1,2,0\n", {}, "expected different column names"),
         ("a,label\n", {}, "expected at least one row, got none"),
         ("label\n1\n0\n", {}, "expected columns beside the label 'label'"),
-        ("a,label\n1,0\n,1\n", {}, "got a missing value in row 1, column 'a'"),
-        ("a,label\nnan,0\n2,1\n", {}, "got a missing value in row 0, column 'a'"),
+        ("a,label\n1,0\n,1\n", {}, "expected a value in every row, got none in row 1, column 'a'"),
+        ("a,label\nnan,0\n2,1\n", {}, "expected a value in every row, got none in row 0, column 'a'"),
         ("a,label\ninf,0\n2,1\n", {}, "expected finite numbers, got inf in row 0, column 'a'"),
-        ("a,label\n1,0\n2,\n", {}, "expected a label in every row, got none in row 1, column 'label'"),
+        ("a,label\n1,cat\n2,\n3,dog\n", {}, "expected a label for every sample, got none in row 1"),
+        ("a,label\n1,cat\n2, \n3,dog\n", {}, "expected a label for every sample, got none in row 1"),
+        ("a,label\n1,0\n2,\n", {}, "expected a value in every row, got none in row 1, column 'label'"),
         ("a,b,label\n1,red,0\n2,blue,1\n", {}, "not numeric: 'b'"),
         ("a,b,label\n1,red,0\n0,blue,1\n", {"label": "a"}, "not numeric: 'b'"),
         ("a,label\n1,0\n2,0\n", {}, "expected at least two classes"),
         ("a,y,target\n1,0,0\n2,1,1\n", {}, "columns 'y' and 'target' have mostly the same values"),
         ("a,y,target\n1,0,0\n2,1,1\n", {"label": "target"}, "columns 'target' and 'y' have mostly the same values"),
         ("a,label\n1,0.5\n2,1\n", {}, r"expected integers or strings, got 0\.5 in row 0"),
-        ("path,label\n../x.png,0\ny.png,1\n", {}, "expected an image path below .* row 0, column 'path'"),
-        ("path,label\n/etc/passwd,0\ny.png,1\n", {}, "expected an image path below"),
+        ("path,label\n../x.png,0\ny.png,1\n", {}, "expected numbers, or paths of images below .* row 0, column 'path'"),
+        ("path,label\n/etc/passwd,0\ny.png,1\n", {}, "expected numbers, or paths of images below"),
         ("path,label\nx.png,0\ny.png,1\n", {}, r"x\.png: no such file; expected an image"),
-        ("a,label\n2020-01-01,0\n2020-01-02,1\n", {}, "expected an image path below"),
+        ("a,label\n2020-01-01,0\n2020-01-02,1\n", {}, "expected numbers, or paths of images below"),
     ],
 )
 def test_tables_that_cannot_be_meant(tmp_path, text, options, match):
@@ -290,6 +324,36 @@ def test_folders_of_train_and_test(tmp_path, held):
             picture(tmp_path / split / name / "1.png", mode="L")
     found = load(tmp_path)
     assert len(found.train) == 2 and found.shape == (1, 6, 8) and (found.test is not None) == (held is not None)
+
+
+@pytest.mark.parametrize("names", [("Train", "Test"), ("training", "validation"), ("test", "val")])
+def test_parts_of_other_names_are_not_taken_for_classes(tmp_path, names):
+    for place in names:
+        picture(tmp_path / place / "a/1.png")
+        picture(tmp_path / place / "b/1.png")
+    with pytest.raises(DataError, match="expected class folders, or folders named train and test"):
+        load(tmp_path)
+
+
+def test_hidden_folders_are_left_out(tmp_path):
+    for place in ("a", "b", "a/.ipynb_checkpoints"):
+        picture(tmp_path / place / "1.png")
+    assert len(load(tmp_path).train) == 2
+
+
+@pytest.mark.parametrize("side", [8, 80])
+def test_photos_are_turned_as_their_metadata_say(tmp_path, side):
+    upright = Image.new("RGB", (side, side))
+    upright.paste((255, 0, 0), (0, 0, side, side // 2))  # red above black
+    for name, turn, orientation in (("a", None, 1), ("b", Image.Transpose.ROTATE_90, 6)):
+        (tmp_path / name).mkdir()
+        image, exif = upright if turn is None else upright.transpose(turn), Image.Exif()
+        exif[0x112] = orientation
+        image.save(tmp_path / name / "1.png", exif=exif)
+    found = load(tmp_path).train.inputs
+    first, second = (found.decode(i).permute(2, 0, 1) for i in range(2)) if isinstance(found, Images) else found
+    assert isinstance(found, Images) == (side == 80)
+    assert torch.equal(first, second) and first[0, 1, 1] > 200 > 50 > first[0, -2, 1]
 
 
 def test_a_class_may_be_called_train(tmp_path):

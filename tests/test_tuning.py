@@ -156,7 +156,7 @@ def test_samples_to_validate_on_may_be_in_a_path(tmp_path):
     spec = RunSpec(data=str(write("data.npz", 100)))
     dataset = TrialData(spec, str(write("checked.npz", 30))).read()
     assert len(dataset.train) == 80 and dataset.test.target.tolist() == [0, 1, 2] * 10 and dataset.test.clean is None
-    with pytest.raises(data.DataError, match="expected x_test to be like x, float32 of shape"):
+    with pytest.raises(data.DataError, match="expected x_test to be like x, 4 features per sample, got 5"):
         TrialData(spec, str(write("wide.npz", 30, width=5))).read()
     with pytest.raises(ValueError, match=r"no validation samples at absent\.npz"):
         TrialData(spec, "absent.npz").read()
@@ -170,7 +170,7 @@ def test_images_to_validate_on_are_like_the_others(tmp_path):
                 Image.new("L", (size, size), 40 * number).save(tmp_path / place / label / f"{number}.png")
     spec = RunSpec(data=str(tmp_path / "photos"))
     assert TrialData(spec, tmp_path / "checked").read().test.target.tolist() == [0] * 5 + [1] * 5
-    with pytest.raises(data.DataError, match=r"large: expected .*uint8 of shape \(1, 8, 8\), got image files"):
+    with pytest.raises(data.DataError, match=r"large: expected .*uint8 images of shape 1×8×8, got image files"):
         TrialData(spec, tmp_path / "large").read()
 
 

@@ -16,7 +16,6 @@ from curriculoss.errors import DataError
 
 ARRAY_NAMES = ("x", "y", "x_test", "y_test", "y_clean", "class_names")  # in an .npz file; the first two are needed
 ROUNDING = 1e-3  # of a column's range: the largest error by rounding to float32
-CHECKED_AT_ONCE = 4096  # rows per step of a check
 
 Array = NDArray[Any]
 NamedColumn = tuple[str, Array]  # what to call it in an error, and its values
@@ -38,29 +37,28 @@ def read_arrays(path: Path, test: Path | None = None) -> Dataset:
                 f"{path}: expected as many samples in {labels} as in {samples}, got shapes {found[labels].shape} "
                 f"and {found[samples].shape}"
             )
-    names = [str(name) for name in found["class_names"].ravel().tolist()] if "class_names" in found else None
+    names = None
+    if "class_names" in found:
+        names = [str(name) for name in _text(f"{path}: class_names", found["class_names"]).ravel().tolist()]
     first, *others = [(f"{path}: {name}", found[name]) for name in ("y", "y_clean", "y_test") if name in found]
     class_names, (target, *rest) = encode(first, others, names)
     train = Split(features(f"{path}: x", found["x"]), target, rest.pop(0) if "y_clean" in found else None)
     held = Split(features(f"{path}: x_test", found["x_test"]), rest.pop()) if rest else None
-    if held and (held.inputs.shape[1:] != train.inputs.shape[1:] or held.inputs.dtype != train.inputs.dtype):
-        raise DataError(
-            f"{path}: expected x_test to be like x, {found['x'].dtype} of shape {found['x'].shape[1:]} per sample, "
-            f"got {found['x_test'].dtype} of {found['x_test'].shape[1:]}"
-        )
+    if held and held.described != train.described:
+        raise DataError(f"{path}: expected x_test to be like x, {train.described}, got {held.described}")
     return Dataset(path.stem, train, held, class_names)
 
 
 def read_array_inputs(path: Path) -> Tensor:
     """The array x of an .npz file."""
-    found = _read(path)
-    if "x" not in found:
+    found = _read(path, ["x"])
+    if not found:
         raise DataError(f"{path}: expected an array x")
     return features(f"{path}: x", found["x"])
 
 
-def _read(path: Path) -> dict[str, Array]:
-    """The arrays whose names are known; nothing is unpickled."""
+def _read(path: Path, names: Sequence[str] = ARRAY_NAMES) -> dict[str, Array]:
+    """The arrays of these names; nothing is unpickled."""
     found = {}
     with reading(path, "a .npz file"):
         with zipfile.ZipFile(path) as archive:
@@ -69,7 +67,7 @@ def _read(path: Path) -> dict[str, Array]:
         if size > 1 << 30 and size > 100 * packed:
             raise DataError(f"{path}: {packed} bytes that unpack to {size}; refused as a zip bomb")
         with np.load(path, allow_pickle=False) as archive:
-            for name in (each for each in ARRAY_NAMES if each in archive.files):
+            for name in (each for each in names if each in archive.files):
                 with reading(f"{path}: {name}", f"numbers or strings (try {name}.astype(str))"):
                     found[name] = archive[name]
     return found
@@ -80,50 +78,40 @@ def encode(
 ) -> tuple[tuple[str, ...], list[Tensor]]:
     """Class names, and int64 labels of the training column followed by those of the others.
 
-    Labels are the integers 0 … K−1. Strings and other integers are names of classes, which are sorted unless `names`
-    gives their order. Each class must occur in the training labels, and there must be two.
+    Labels are names of classes, sorted, or, if `names` gives these in another order, some of them or their positions.
+    Each class must occur in the training labels, and there must be two.
     """
     columns = [(what, _flat(what, values)) for what, values in (train, *others)]
     what, first = columns[0]
-    is_text = first.dtype.kind == "U"
-    if any((labels.dtype.kind == "U") != is_text for _, labels in columns):
+    if len({labels.dtype.kind for _, labels in columns}) > 1:
         raise DataError(f"{what}: expected strings in all label columns or in none")
-    if names is not None and len(set(names)) < len(names):
-        raise DataError(f"{what}: expected class names that differ, got {len(names)} with repetitions")
-    known = np.unique(first)
-    if is_text or (names is None and not np.array_equal(known, np.arange(len(known)))):
-        names = known.astype(str).tolist() if names is None else names
-        expect_distinct(what, names)
-        columns = [(what, _positions(what, labels.astype(str), names)) for what, labels in columns]
-    count = max(len(known), 2) if names is None else len(names)
-    for what, labels in columns:
-        if len(wrong := np.flatnonzero((labels < 0) | (labels >= count))):
-            raise DataError(f"{what}: expected labels from 0 to {count - 1}, got {labels[wrong[0]]} in row {wrong[0]}")
-    what, first = columns[0]
-    class_names = tuple(names or map(str, range(count)))
-    counts = np.bincount(first, minlength=count)
-    shown = class_names if names is None else list(map(repr, class_names))
-    if np.count_nonzero(counts) < 2:
-        raise DataError(f"{what}: expected at least two classes, got only label {shown[first[0]]}")
+    codes = np.unique(first) if names is None else np.array(names)
+    class_names = tuple(map(str, codes.tolist()))
+    expect_distinct(what, class_names)
+    if names is not None and first.dtype.kind != "U":
+        codes = np.arange(len(names))
+    order, found = np.argsort(codes), []
+    for where, labels in columns:
+        if not (known := np.isin(labels, codes)).all():
+            row = int(known.argmin())
+            expected = f"one of the {len(codes)} classes of the training samples"
+            raise DataError(f"{where}: expected {expected}, got {labels[row].item()!r} in row {row}")
+        found.append(torch.from_numpy(order[np.searchsorted(codes, labels, sorter=order)]))
+    counts = found[0].bincount(minlength=len(codes))
+    if counts.count_nonzero() < 2:
+        raise DataError(f"{what}: expected at least two classes, got only label {class_names[int(found[0][0])]!r}")
     if not counts.all():
-        missing = f"class {shown[int(np.argmin(counts > 0))]} has no training samples"
-        raise DataError(f"{what}: {missing}; expected some of each of the {count} classes")
-    return class_names, [torch.from_numpy(labels) for _, labels in columns]
+        raise DataError(f"{what}: class {class_names[int(counts.argmin())]!r} has no training samples")
+    return class_names, found
 
 
 def expect_distinct(what: str, names: Iterable[str]) -> None:
-    """Refuse names that differ only by spaces around them."""
+    """Refuse names that differ only by spaces around them, or not at all."""
     seen: dict[str, str] = {}
     for name in names:
-        if (other := seen.setdefault(name.strip(), name)) != name:
-            raise DataError(f"{what}: labels {other!r} and {name!r} differ by spaces only; take them away")
-
-
-def _positions(what: str, labels: Array, names: Sequence[str]) -> NDArray[np.int64]:
-    position = {name: number for number, name in enumerate(names)}
-    if unknown := sorted(set(labels.tolist()) - set(position)):
-        raise DataError(f"{what}: label {unknown[0]!r} is not a class of the training samples")
-    return np.array([position[label] for label in labels.tolist()], dtype=np.int64)
+        if (key := name.strip()) in seen:
+            raise DataError(f"{what}: labels {seen[key]!r} and {name!r} differ by spaces only, if at all; rename one")
+        seen[key] = name
 
 
 def _flat(what: str, values: Array) -> Array:
@@ -134,24 +122,26 @@ def _flat(what: str, values: Array) -> Array:
         raise DataError(f"{what}: expected one label per sample, got shape {values.shape}")
     if len(values) == 0:
         raise DataError(f"{what}: expected at least one sample, got none")
-    if values.dtype.kind == "S":
-        try:
-            values = np.char.decode(values, "utf-8")
-        except UnicodeDecodeError as error:
-            raise DataError(f"{what}: expected text in UTF-8, got byte {error.object[error.start]:#x}") from error
+    values = _text(what, values)
     if values.dtype.kind == "U":
+        if not (there := np.char.strip(values) != "").all():
+            raise DataError(f"{what}: expected a label for every sample, got none in row {there.argmin()}")
         return values
-    if values.dtype.kind == "f":
-        with np.errstate(invalid="ignore"):
-            whole = (np.abs(values) < 2**53) & (values == np.floor(values))
-        if not whole.all():
-            row = int(np.argmin(whole))
-            raise DataError(f"{what}: expected integers or strings, got {values[row]} in row {row}")
-    elif values.dtype.kind not in "biu":
+    if values.dtype.kind not in "biuf":
         raise DataError(f"{what}: expected integers or strings, got type {values.dtype}")
-    if values.dtype == np.uint64 and values.max() > np.iinfo(np.int64).max:
-        raise DataError(f"{what}: expected labels from 0 to K − 1, got {values.max()}")
-    return values.astype(np.int64)
+    with np.errstate(invalid="ignore"):  # NaN and numbers that are too large become others
+        labels = values.astype(np.int64)
+    exact = (labels == values) & ((values.dtype.kind != "f") | (np.abs(values) < 2**53))
+    if not exact.all():
+        row = exact.argmin()
+        raise DataError(f"{what}: expected integers or strings, got {values[row]} in row {row}")
+    return labels
+
+
+def _text(what: str, values: Array) -> Array:
+    """Bytes as text; other arrays as they are."""
+    with reading(what, "text in UTF-8"):
+        return np.char.decode(values, "utf-8") if values.dtype.kind == "S" else values
 
 
 def features(what: str, values: Array, columns: Sequence[str] | None = None) -> Tensor:
@@ -180,12 +170,11 @@ def features(what: str, values: Array, columns: Sequence[str] | None = None) -> 
 
 
 def _expect_finite(what: str, given: Array, values: Array, columns: Sequence[str] | None) -> None:
-    for start in range(0, len(values), CHECKED_AT_ONCE):
-        if len(bad := np.argwhere(~np.isfinite(values[start : start + CHECKED_AT_ONCE]))):
-            row, *rest = (int(number) for number in bad[0])
-            value = given[(start + row, *rest)]
-            column = repr(columns[rest[0]]) if columns and rest else ", ".join(map(str, rest)) or "0"
-            raise DataError(f"{what}: expected finite numbers, got {value} in row {start + row}, column {column}")
+    finite = np.isfinite(values)
+    if not finite.all():
+        row, *rest = map(int, np.unravel_index(int(finite.argmin()), values.shape))
+        column = repr(columns[rest[0]]) if columns and rest else ", ".join(map(str, rest)) or "0"
+        raise DataError(f"{what}: expected finite numbers, got {given[(row, *rest)]} in row {row}, column {column}")
 
 
 def _expect_resolved(what: str, given: Array, values: Array, columns: Sequence[str] | None) -> None:

@@ -50,6 +50,11 @@ class Split:
     def __repr__(self) -> str:
         return f"Split({len(self)} samples of shape {tuple(self.inputs.shape[1:])})"
 
+    @property
+    def described(self) -> str:
+        """What the samples are, for errors."""
+        return "image files" if isinstance(self.inputs, Images) else described(self.inputs.shape[1:], self.inputs.dtype)
+
     def take(self, index: Tensor) -> "Split":
         """The samples at the given positions, in that order."""
         clean = None if self.clean is None else self.clean[index]
@@ -157,6 +162,13 @@ class Dataset:
     def _statistics(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
         inputs = self.train.inputs
         return (IMAGENET_MEAN, IMAGENET_STD) if isinstance(inputs, Images) else statistics(inputs)
+
+
+def described(shape: Sequence[int], dtype: torch.dtype | str) -> str:
+    """What samples of a shape and type are, for errors."""
+    if len(shape) == 1:
+        return f"{shape[0]} feature{'s' if shape[0] > 1 else ''} per sample"
+    return f"{str(dtype).removeprefix('torch.')} images of shape {'×'.join(map(str, shape))}"
 
 
 def resized(inputs: Tensor, size: int) -> Tensor:

@@ -14,6 +14,7 @@ from curriculoss.errors import DataError
 LARGEST_IN_MEMORY = 64  # pixels: images of one size, with sides up to this, are read into one tensor; others stay files
 SMALL_BYTES = 2 << 30  # the largest such tensor
 PROBED = 100_000  # images whose headers are read at the start, so that a broken one does not stop an epoch
+PARTS = {"train", "training", "test", "testing", "val", "valid", "validation"}  # which are no classes
 
 
 def read_folder(root: Path, test: Path | None = None, unreadable: dict[int, str] | None = None) -> Dataset:
@@ -23,6 +24,9 @@ def read_folder(root: Path, test: Path | None = None, unreadable: dict[int, str]
         train_root = root / "train"
         held = test or next((root / name for name in ("test", "val") if (root / name).is_dir()), None)
     names = [entry.name for entry in _folders(train_root)]
+    if {name.lower() for name in names} <= PARTS and any(_folders(train_root / name) for name in names):
+        got = ", ".join(map(repr, names)) or "none"
+        raise DataError(f"{train_root}: expected class folders, or folders named train and test (or val), got {got}")
     if len(names) < 2:
         got = f"only {names[0]!r}" if names else "none"
         raise DataError(f"{train_root}: expected at least two class folders with images, got {got}")
@@ -46,13 +50,19 @@ def _folders(root: Path) -> list[Path]:
 
 
 def image_files(root: Path) -> list[str]:
-    """All image files below a folder, sorted; hidden ones are left out."""
-    return sorted(
-        os.path.join(place, file)
-        for place, _, entries in os.walk(root)
-        for file in entries
-        if file.lower().endswith(SUFFIXES) and not file.startswith(".")
-    )
+    """An image file, or all below a folder, sorted; hidden ones, and those in hidden folders, are left out."""
+    if root.is_file():
+        return [str(root)] if root.suffix.lower() in SUFFIXES else []
+    found = []
+    for place, inside, entries in os.walk(root, onerror=_refuse):
+        inside[:] = [name for name in inside if not name.startswith(".")]
+        found += [os.path.join(place, x) for x in entries if x.lower().endswith(SUFFIXES) and not x.startswith(".")]
+    return sorted(found)
+
+
+def _refuse(error: OSError) -> None:
+    if not isinstance(error, FileNotFoundError):  # a class may have no test images
+        raise DataError(f"{error.filename}: cannot be read: {error.strerror}") from error
 
 
 def decoded(where: Path, splits: list[Split], names: Sequence[str], unreadable: dict[int, str] | None) -> list[Split]:

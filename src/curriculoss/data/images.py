@@ -63,7 +63,7 @@ def as_tensor(image: "Image") -> Tensor:
 
 def open_image(place: ImagePlace, mode: str = "RGB", *, decode: bool = True) -> "Image":
     """An image in the wanted mode, "L" or "RGB"; only its header is read if not `decode`."""
-    from PIL import Image
+    from PIL import Image, ImageOps
 
     with reading(place, "an image"), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # about odd metadata
@@ -72,6 +72,7 @@ def open_image(place: ImagePlace, mode: str = "RGB", *, decode: bool = True) -> 
             image: Image.Image = file
             if not decode:
                 return image
+            ImageOps.exif_transpose(image, in_place=True)  # cameras store photos on their side, with a note
             if image.mode.startswith("I;16"):
                 image = image.point(lambda value: value / 256).convert("L")
             elif image.mode in ("I", "F"):

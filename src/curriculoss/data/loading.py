@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
@@ -10,9 +9,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from curriculoss._text import first_line
 from curriculoss.data import arrays, folders, tables
-from curriculoss.data.dataset import Dataset, InputFormat, resized
+from curriculoss.data.dataset import Dataset, InputFormat, described, resized
 from curriculoss.data.digits import read_digits
 from curriculoss.data.files import DATA_SETS, data_folder
 from curriculoss.data.imagenet_like import read_tiny_imagenet, read_webvision
@@ -21,7 +19,7 @@ from curriculoss.data.mnist_cifar import read_cifar, read_mnist
 from curriculoss.errors import DataError
 
 TABLES = (".csv", ".parquet")
-
+FOLDER = "folder"  # the kind of data that other kinds' suffixes are told from
 
 READERS: Mapping[str, Callable[[str, int, Path, bool], Dataset]] = {
     "digits": read_digits,
@@ -62,27 +60,26 @@ def load(
         >>> load("digits").train
         Split(1442 samples of shape (1, 8, 8))
     """
-    name, held = str(source), None if test is None else Path(os.path.expanduser(test))
-    with _reading(name):
-        if name in DATA_SETS:
-            if label is not None or held is not None:
-                what = "label column" if label is not None else "test path"
-                raise DataError(f"{name}: a {what} belongs to data from a path, not to a data set known by name")
-            known = DATA_SETS[name]
-            return READERS[known.reader](name, known.num_classes, data_folder(data_dir), download)
-        path = _only_file(_existing(name))
-        if label is not None and path.suffix.lower() not in TABLES:
-            raise DataError(f"{path}: a label column belongs to a table ({' or '.join(TABLES)}), got {label!r}")
-        if path.is_dir():
-            return folders.read_folder(path, held, unreadable)
-        suffix = path.suffix.lower()
-        if held is not None and held.suffix.lower() != suffix:
-            raise DataError(f"{held}: expected a {suffix} file, as {path} is")
-        if suffix == ".npz":
-            return arrays.read_arrays(path, held)
-        if suffix in TABLES:
-            return tables.read_table(path, label, held, unreadable)
-        raise DataError(f"{path}: expected a folder of class folders, or a .npz, .csv or .parquet file")
+    name = str(source)
+    if name in DATA_SETS:
+        if label is not None or test is not None:
+            what = "label column" if label is not None else "test path"
+            raise DataError(f"{name}: a {what} belongs to data from a path, not to a data set known by name")
+        known = DATA_SETS[name]
+        return READERS[known.reader](name, known.num_classes, data_folder(data_dir), download)
+    path, kind = _only_file(_existing(name))
+    held, held_kind = (None, kind) if test is None else _only_file(Path(os.path.expanduser(test)))
+    if label is not None and kind not in TABLES:
+        raise DataError(f"{path}: a label column belongs to a table ({' or '.join(TABLES)}), got {label!r}")
+    if held_kind != kind:
+        raise DataError(f"{held}: expected a {kind}{' file' * (kind != FOLDER)}, as {path} is")
+    if kind == FOLDER:
+        return folders.read_folder(path, held, unreadable)
+    if kind == ".npz":
+        return arrays.read_arrays(path, held)
+    if kind in TABLES:
+        return tables.read_table(path, label, held, unreadable)
+    raise DataError(f"{path}: expected a folder of class folders, or a .npz, .csv or .parquet file")
 
 
 @dataclass(frozen=True, eq=False)
@@ -148,71 +145,57 @@ def load_inputs(
         DataError: The data cannot be used, or are not like the training data; one line says why.
     """
     name = str(source)
-    with _reading(name):
-        if name in DATA_SETS:
-            found = load(name, data_dir=data_dir)
-            split = found.test or found.train
-            samples, paths = split.inputs, split.paths
-        else:
-            samples = _unlabelled(_existing(name), expected, label)
-            paths = samples.files if isinstance(samples, Images) else None
+    if name in DATA_SETS:
+        found = load(name, data_dir=data_dir)
+        split = found.test or found.train
+        samples, paths = split.inputs, split.paths
+    else:
+        samples = _unlabelled(_existing(name), expected, label)
+        paths = samples.files if isinstance(samples, Images) else None
     _check_like_training(name, samples, expected, image_size)
     return Inputs(samples, paths, expected, image_size)
 
 
 def _unlabelled(path: Path, expected: InputFormat, label: str | None) -> Tensor | Images:
-    files = [str(path)] if path.suffix.lower() in SUFFIXES and path.is_file() else folders.image_files(path)
-    if files:
+    if files := folders.image_files(path):
         return Images(tuple(files))
-    path = _only_file(path)
-    if path.suffix.lower() in TABLES:
+    path, kind = _only_file(path)
+    if kind in TABLES:
         return tables.read_table_inputs(path, expected, label)
-    if path.suffix.lower() == ".npz":
+    if kind == ".npz":
         return arrays.read_array_inputs(path)
-    if path.is_dir():
-        raise DataError(f"{path}: a folder without images ({', '.join(SUFFIXES)})")
-    raise DataError(f"{path}: expected an image, a folder of images, or a .npz, .csv or .parquet file")
+    images = f"images ({', '.join(SUFFIXES)})"
+    raise DataError(f"{path}: expected {images}, a folder with some, or a .npz, .csv or .parquet file")
 
 
 def _check_like_training(name: str, samples: Tensor | Images, expected: InputFormat, image_size: int | None) -> None:
     """Refuse samples that the network cannot take, but for the sizes of image files, which are not known yet."""
     shape, got = expected.input_shape, tuple(samples.shape[1:])
-    dtype = str(samples.dtype).removeprefix("torch.")
     if isinstance(samples, Images) and (shape[0] in (1, 3) or expected.centre_crop):
         got = shape
     elif image_size is not None and len(got) == 3:
         got = (got[0], image_size, image_size)
-    if (got, dtype) != (shape, expected.input_dtype):
-        described = "image files" if isinstance(samples, Images) else _described(got, dtype)
-        wanted = _described(shape, expected.input_dtype)
-        raise DataError(f"{name}: expected {wanted}, as in training, got {described}")
-
-
-def _described(shape: tuple[int, ...], dtype: str) -> str:
-    if len(shape) == 1:
-        return f"{shape[0]} feature{'s' if shape[0] > 1 else ''} per sample"
-    return f"{dtype} images of shape {'×'.join(map(str, shape))}"
-
-
-@contextmanager
-def _reading(name: str) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:  # a folder that may not be entered, a name too long
-        raise DataError(f"{name}: cannot be read: {first_line(error)}") from error
+    wanted, found = described(shape, expected.input_dtype), described(got, samples.dtype)
+    if wanted != found:
+        found = "image files" if isinstance(samples, Images) else found
+        raise DataError(f"{name}: expected {wanted}, as in training, got {found}")
 
 
 def _existing(name: str) -> Path:
-    path = Path(os.path.expanduser(name))
-    if not name.strip() or not (path.is_dir() or path.is_file()):
-        near = get_close_matches(name, DATA_SETS, 1)
+    path = os.path.expanduser(name)
+    if not name.strip() or not (os.path.isdir(path) or os.path.isfile(path)):
+        near = get_close_matches(name.lower(), DATA_SETS, 1)
         hint = f"; did you mean {near[0]!r}?" if near else ""
-        raise DataError(f"no data set or path {name!r}; known: {', '.join(DATA_SETS)}{hint}")
-    return path
+        raise DataError(f"no data set or path {name[:200]!r}; known: {', '.join(DATA_SETS)}{hint}")
+    return Path(path)
 
 
-def _only_file(path: Path) -> Path:
-    """The only table or file of arrays in a folder without folders, as `clean` leaves it; otherwise the path itself."""
-    there = [each for each in path.iterdir() if not each.name.startswith(".")] if path.is_dir() else []
+def _only_file(path: Path) -> tuple[Path, str]:
+    """A path and its kind, FOLDER or a suffix; a folder with one table or file of arrays, as `clean` makes, is that."""
+    if not path.is_dir():
+        return path, path.suffix.lower()
+    there = [each for each in path.iterdir() if not each.name.startswith(".")]
     files = [each for each in there if each.suffix.lower() in (".npz", *TABLES)]
-    return files[0] if len(files) == 1 and not any(each.is_dir() for each in there) else path
+    if len(files) == 1 and not any(each.is_dir() for each in there):
+        return files[0], files[0].suffix.lower()
+    return path, FOLDER

@@ -26,28 +26,27 @@ Table = Any  # pyarrow's, which is imported where it is used
 def read_table(
     path: Path, label: str | None = None, test: Path | None = None, unreadable: dict[int, str] | None = None
 ) -> Dataset:
-    """A data set from a table, with test samples from another table of the same columns."""
-    paths = [path] if test is None else [path, test]
-    tables = [_open(each) for each in paths]
-    label = _label_column(path, tables[0], label)
-    inputs = [_input_columns(*each, label) for each in zip(paths, tables, strict=True)]
-    if inputs[0] != inputs[-1]:
-        raise DataError(f"{test}: expected the columns of {path}, got {_shown(inputs[-1])}")
-    columns = [_labels(*each, label) for each in zip(paths, tables, strict=True)]
-    if CLEAN_COLUMN in tables[0].column_names:
-        columns.append(_labels(path, tables[0], CLEAN_COLUMN))
-    class_names, (target, *rest) = encode(columns[0], columns[1:])
-    clean = rest.pop() if len(columns) > len(paths) else None
-    found = [_values(one, each.select(inputs[0])) for one, each in zip(paths, tables, strict=True)]
-    if isinstance(found[0], Images) != isinstance(found[-1], Images):
+    """A data set from a table, with test samples from another table that has the same columns."""
+    train = _open(path)
+    label = _label_column(path, train, label)
+    names = _input_columns(path, train, label)
+    tables = [(path, train)] if test is None else [(path, train), (test, _open(test, [label, *names]))]
+    columns = [_labels(*each, label) for each in tables]
+    if CLEAN_COLUMN in train.column_names:
+        columns.append(_labels(path, train, CLEAN_COLUMN))
+    class_names, targets = encode(columns[0], columns[1:])
+    clean = targets.pop() if len(columns) > len(tables) else None
+    found = [_values(place, table.select(names)) for place, table in tables]
+    is_images = isinstance(found[0], Images)
+    if is_images != isinstance(found[-1], Images):
         raise DataError(f"{test}: expected image paths in both tables or numbers in both")
-    splits = [Split(*each) for each in zip(found, (target, *rest), (clean, None), strict=False)]
-    if isinstance(found[0], Images):
+    splits = [Split(*each) for each in zip(found, targets, (clean, None), strict=False)]
+    if is_images:
         splits = decoded(path, splits, class_names, unreadable)
     return Dataset(
         path.stem, splits[0], splits[1] if test else None, class_names,
         augment="crop-flip-jitter" if isinstance(splits[0].inputs, Images) else "none",
-        feature_names=None if isinstance(found[0], Images) else tuple(inputs[0]),
+        feature_names=None if is_images else tuple(names),
     )  # fmt: skip
 
 
@@ -56,21 +55,16 @@ def read_table_inputs(path: Path, expected: InputFormat, label: str | None) -> T
 
     Columns are matched by name where the training data had names; otherwise all but label columns are taken.
     """
-    table = _open(path)
-    names = table.column_names
-    if missing := [name for name in expected.feature_names or () if name not in names]:
-        raise DataError(
-            f"{path}: lacks {_shown(missing)}, which the network was trained on; the columns are {_shown(names)}"
-        )
-    wanted = expected.feature_names or [
-        x for x in names if x not in (label, *LABEL_COLUMNS, CLEAN_COLUMN, *ROW_NUMBERS)
-    ]
+    table = _open(path, expected.feature_names or ())
+    left_out = (label, *LABEL_COLUMNS, CLEAN_COLUMN, *ROW_NUMBERS)
+    wanted = expected.feature_names or [name for name in table.column_names if name not in left_out]
     if not wanted:
-        raise DataError(f"{path}: expected columns beside labels, got {_shown(names)}")
+        raise DataError(f"{path}: expected columns beside labels, got {_shown(table.column_names)}")
     return _values(path, table.select(wanted))
 
 
-def _open(path: Path) -> Table:
+def _open(path: Path, needed: Sequence[str] = ()) -> Table:
+    """A table, which must have the needed columns."""
     is_parquet = path.suffix.lower() == ".parquet"
     with reading(path, "a Parquet file" if is_parquet else "a CSV file"):
         if is_parquet:
@@ -82,9 +76,13 @@ def _open(path: Path) -> Table:
 
             _expect_commas(path)
             table = csv.read_csv(path)
-    names = table.column_names
+        names = table.column_names
     if len(set(names)) != len(names):
         raise DataError(f"{path}: expected different column names, got {_shown(names)}")
+    if missing := [name for name in needed if name not in names]:
+        raise DataError(
+            f"{path}: lacks {_shown(missing)}, which the training data have; the columns are {_shown(names)}"
+        )
     if table.num_rows == 0:
         raise DataError(f"{path}: expected at least one row, got none")
     return table
@@ -110,7 +108,7 @@ def _label_column(path: Path, table: Table, label: str | None) -> str:
 
 def _input_columns(path: Path, table: Table, label: str) -> list[str]:
     names = table.column_names
-    inputs = [name for name in names if name not in (_label_column(path, table, label), CLEAN_COLUMN, *ROW_NUMBERS)]
+    inputs = [name for name in names if name not in (label, CLEAN_COLUMN, *ROW_NUMBERS)]
     if not inputs:
         raise DataError(f"{path}: expected columns beside the label {label!r}, got {_shown(names)}")
     for other in set(LABEL_COLUMNS) & set(inputs):
@@ -122,46 +120,46 @@ def _input_columns(path: Path, table: Table, label: str) -> list[str]:
 
 
 def _labels(path: Path, table: Table, name: str) -> NamedColumn:
-    if (row := _first_missing(table[name])) is not None:
-        raise DataError(f"{path}: expected a label in every row, got none in row {row}, column {name!r}")
-    return f"{path}: column {name!r}", np.asarray(table[name].to_pylist())
+    _expect_complete(path, name, table[name])
+    where = f"{path}: column {name!r}"
+    with reading(where, "labels"):  # lists of several lengths
+        return where, np.asarray(table[name].to_pylist())
 
 
-def _first_missing(column: Any) -> int | None:
-    return column.is_null().to_pylist().index(True) if column.null_count else None
+def _expect_complete(path: Path, name: str, column: Any) -> None:
+    if column.null_count:
+        row = column.is_null().to_pylist().index(True)
+        raise DataError(f"{path}: expected a value in every row, got none in row {row}, column {name!r}")
 
 
 def _values(path: Path, inputs: Table) -> Tensor | Images:
     """Features from numeric columns or one column of vectors; image files from one column of text."""
     from pyarrow import types
 
-    def is_number(kind: Any) -> bool:
-        return bool(types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind) or types.is_null(kind))
-
-    kinds = [field.type for field in inputs.schema]
-    lists = types.is_list(kinds[0]) or types.is_large_list(kinds[0]) or types.is_fixed_size_list(kinds[0])
-    if len(kinds) == 1 and lists and is_number(kinds[0].value_type):
-        return features(str(path), _vectors(path, inputs.column_names[0], inputs[0].combine_chunks()))
-    texts = [field.name for field in inputs.schema if not is_number(field.type)]
-    if texts and len(kinds) > 1:
+    numeric = (types.is_integer, types.is_floating, types.is_decimal, types.is_boolean, types.is_null)
+    names, columns = inputs.column_names, inputs.columns
+    texts = [field.name for field in inputs.schema if not any(is_kind(field.type) for is_kind in numeric)]
+    if texts and len(names) > 1:
         raise DataError(f"{path}: expected numeric columns, or one column of image paths; not numeric: {_shown(texts)}")
+    for name, column in zip(names, columns, strict=True):
+        _expect_complete(path, name, column)
+    if types.is_nested(columns[0].type):
+        return features(str(path), _vectors(path, names[0], columns[0].combine_chunks()))
     if texts:
-        return Images(_files(path, texts[0], inputs[0].to_pylist()))
-    for name, column in zip(inputs.column_names, inputs.columns, strict=True):
-        if (row := _first_missing(column)) is not None:
-            raise DataError(f"{path}: expected a number, got a missing value in row {row}, column {name!r}")
-    numbers = np.stack([np.asarray(column.to_numpy(), dtype=np.float64) for column in inputs.columns], axis=1)
-    return features(str(path), numbers, inputs.column_names)
+        return Images(_files(path, names[0], columns[0].to_pylist()))
+    numbers = np.stack([np.asarray(column.to_numpy(), dtype=np.float64) for column in columns], axis=1)
+    return features(str(path), numbers, names)
 
 
 def _vectors(path: Path, name: str, column: Any) -> NDArray[Any]:
     """A column of lists as one array, without copying float32."""
     from pyarrow import compute
 
-    lengths, flat = compute.list_value_length(column), compute.list_flatten(column)
-    if column.null_count or flat.null_count or len(compute.unique(lengths)) != 1 or not lengths[0].as_py():
-        raise DataError(f"{path}: expected lists of one length, without missing numbers, in column {name!r}")
-    rows: NDArray[Any] = flat.to_numpy(zero_copy_only=False).reshape(len(column), -1)
+    with reading(f"{path}: column {name!r}", "lists of numbers"):
+        lengths, flat = compute.list_value_length(column), compute.list_flatten(column)
+        if flat.null_count or len(compute.unique(lengths)) != 1:
+            raise DataError(f"{path}: expected lists of one length, without missing numbers, in column {name!r}")
+        rows: NDArray[Any] = flat.to_numpy(zero_copy_only=False).reshape(len(column), lengths[0].as_py())
     return rows if rows.flags.writeable else rows.copy()  # torch warns about arrays that it must not write to
 
 
@@ -170,9 +168,8 @@ def _files(path: Path, column: str, names: list[Any]) -> tuple[str, ...]:
     base = path.resolve().parent
     for row, name in enumerate(names):
         if not isinstance(name, str) or not (base / name).resolve().is_relative_to(base):
-            raise DataError(
-                f"{path}: expected an image path below {base} in row {row}, column {column!r}, got {str(name)[:80]!r}"
-            )
+            wanted = f"numbers, or paths of images below {base}"
+            raise DataError(f"{path}: expected {wanted}, got {str(name)[:80]!r} in row {row}, column {column!r}")
     return tuple(str(base / name) for name in names)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 
 from curriculoss import data
-from curriculoss.data import DataError, Dataset, Images, Split
+from curriculoss.data import DataError, Dataset, Split
 from curriculoss.errors import InvalidValueError
 from curriculoss.runs import RunSpec
 from curriculoss.runs.task import make_task
@@ -53,13 +53,7 @@ class TrialData:
         found = data.load(self.spec.data, label=self.spec.label, test=path)
         held = (found if self.spec.image_size is None else found.resized(self.spec.image_size)).test
         assert held is not None  # it was asked for
-        if _kind(held) != _kind(dataset.train):
-            like = f"samples like those of {self.spec.data}, {_kind(dataset.train)}"
-            raise DataError(f"{path}: expected {like}, got {_kind(held)}")
+        if held.described != dataset.train.described:
+            like = f"samples like those of {self.spec.data}, {dataset.train.described}"
+            raise DataError(f"{path}: expected {like}, got {held.described}")
         return held
-
-
-def _kind(split: Split) -> str:
-    if isinstance(split.inputs, Images):
-        return "image files"
-    return f"{str(split.inputs.dtype).removeprefix('torch.')} of shape {tuple(split.inputs.shape[1:])}"

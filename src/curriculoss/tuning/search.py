@@ -217,50 +217,45 @@ def _ask(study: optuna.Study, space: Space, place: int) -> tuple[Trial, Candidat
 
 
 class _Pruning(Callback):
-    """Reports the validation accuracy of each epoch to Optuna, and stops a trial that it prunes."""
+    """Reports the validation accuracy of each epoch to Optuna, which may give up a trial before its last."""
 
-    def __init__(self, trial: Trial) -> None:
-        self.trial, self.pruned = trial, False
+    def __init__(self, trial: Trial, epochs: int) -> None:
+        self.trial, self.epochs = trial, epochs
 
     def on_epoch_end(self, result: EpochResult) -> None:
         if result.test_accuracy is not None:
             self.trial.report(result.test_accuracy, result.epoch)
-            self.pruned = self.trial.should_prune()
-
-    def should_stop(self, history: Sequence[EpochResult]) -> bool:
-        return self.pruned
+            if result.epoch < self.epochs and self.trial.should_prune():
+                raise optuna.TrialPruned
 
 
 def _attempt(samples: TrialData, candidate: Candidate, trial_id: int, folder: Path, workers: int) -> None:
     """Train one trial in memory, in a process of its own, and record how it ended."""
     spec, study = candidate.spec(samples.spec), _open(folder, samples.spec.epochs)
     trial = Trial(study, trial_id)
-    training, pruning = Training.prepare(spec, _task(spec, _read(samples)), make_fabric(spec)), _Pruning(trial)
+    training = Training.prepare(spec, _task(spec, _read(samples)), make_fabric(spec))
     try:
-        history = training.fit([pruning], workers=workers)
+        history = training.fit([_Pruning(trial, spec.epochs)], workers=workers)
+    except optuna.TrialPruned:
+        study.tell(trial, state=TrialState.PRUNED)
     except DivergedError as error:
         trial.set_user_attr("reason", str(error))
         study.tell(trial, state=TrialState.FAIL)
-        return
-    if len(history) < spec.epochs and pruning.pruned:
-        study.tell(trial, state=TrialState.PRUNED)
-        return
-    trial.set_user_attr("predictions", predicted(training).tolist())
-    study.tell(trial, history[-1].test_accuracy)
+    else:
+        trial.set_user_attr("predictions", predicted(training).tolist())
+        study.tell(trial, history[-1].test_accuracy)
 
 
 _read = lru_cache(1)(TrialData.read)  # once per process
 
 
 def predicted(training: Training) -> NDArray[Any]:
-    """The class that a trained network predicts for each test sample."""
+    """The class that a trained network predicts for each test sample, in their order."""
     device = training.fabric.device
-    found = torch.empty(len(training.task.test), dtype=torch.int32)
     batches = training.task.batches(training.spec, device, test=True)
-    for logits, (_, _, index, _) in predictions(training.network, batches, device):
-        assert index is not None
-        found[index.cpu()] = logits.argmax(1).int().cpu()
-    return found.numpy()
+    return torch.cat(
+        [logits.argmax(1).int().cpu() for logits, _ in predictions(training.network, batches, device)]
+    ).numpy()
 
 
 def _judged(study: optuna.Study, labels: NDArray[Any]) -> tuple[TrialResult, ...]:
