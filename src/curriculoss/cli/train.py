@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from curriculoss.cli.console import app, new_console, new_table, print_json
+from curriculoss.cli.console import app, new_table, print_json, show
 from curriculoss.cli.exits import resumable
 from curriculoss.cli.options import Accelerator, AsJson, Given, takes_settings
 from curriculoss.cli.progress import TrainingProgress
@@ -68,19 +68,20 @@ def _print_result(result: TrainResult, run: Run) -> None:
     told += ["finished before, not run again"] * result.already_finished
     since = "since the start"
     ratio = f"{_short(result.snr)} {since} (weight of clean samples over that of noisy ones)"
-    table = new_table("", "last epoch")
-    table.add_row("test accuracy", f"{result.test_accuracy:.2f} %")
-    table.add_row("training accuracy", f"{result.train_accuracy:.2f} % (on the given labels)")
-    table.add_row("mean weight", f"{_short(result.mean_weight)} {since}")
-    table.add_row("effective learning rate", f"{_short(result.effective_learning_rate)} {since}")
-    table.add_row("snr", "–" if result.snr is None else ratio)
+    rows = (
+        ("test accuracy", f"{result.test_accuracy:.2f} %"),
+        ("training accuracy", f"{result.train_accuracy:.2f} % (on the given labels)"),
+        ("mean weight", f"{_short(result.mean_weight)} {since}"),
+        ("effective learning rate", f"{_short(result.effective_learning_rate)} {since}"),
+        ("snr", None if result.snr is None else ratio),
+    )
     said = [result.note] * bool(result.note)
     said += [f"epoch {row['epoch']}: {text}" for row in run.metrics for text in row["verdicts"]]
     folder = shlex.quote(str(run.path))
     said += [f"run: {run.path}", f"report on it: curriculoss report {folder}",
              f"predict new samples: curriculoss predict {folder} DATA",
              f"the network as one file: curriculoss export {folder} model.pt2"]  # fmt: skip
-    new_console().print(*told, table, *said, sep="\n", markup=False, highlight=False, soft_wrap=True)
+    show(*told, new_table(("", "last epoch"), rows), *said)
 
 
 def _short(value: float | None) -> str:

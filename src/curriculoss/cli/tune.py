@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from curriculoss.cli.console import UsageError, app, print_json, print_table
+from curriculoss.cli.console import UsageError, app, new_table, print_json, show
 from curriculoss.cli.exits import resumable
 from curriculoss.cli.options import LOSS_SETTINGS, AsJson, Given, Jobs, takes_settings
 from curriculoss.cli.progress import TrainingProgress
@@ -89,7 +89,7 @@ def _print(tuned: Tuned) -> None:
         state = "chosen" if each.chosen else "near the best" if each.near_the_best else each.state
         rates = f"{each.learning_rate:.3g}", f"{each.weight_decay:.3g}"
         rows.append((each.trial, each.name, *rates, each.epochs or None, *numbers, state))
-    print_table(heads, rows)
+    show(new_table(heads, rows))
     if len(tuned.trials) > TRIALS_PRINTED:
         print(f"and {len(tuned.trials) - TRIALS_PRINTED} more")
     print(f"chosen: {tuned.spec.loss_name}, {tuned.validation_accuracy:.1f} % on the validation labels; trained on all "
