@@ -67,7 +67,7 @@ def start(
     Will MAE learn 100 classes?    curriculoss weight mae --num-classes 100
     And once it is fixed?          curriculoss weight mae --fix scale
     Draw it.                       curriculoss weight gce -p q=0.5 --out gce.png
-    Train with it.                 curriculoss train --data digits --loss mae --out run
+    Train with it.                 curriculoss train --loss mae --out run
     Is all of it installed?        curriculoss doctor
     """
     if context.invoked_subcommand is None:

@@ -49,13 +49,13 @@ def sweep(
     curriculoss sweep status sweep
 
     \b
-    [base]                              settings of every run, by the names that spec.json has
+    [base]                        settings of every run, named as in spec.json
     data = "digits"
-    [[grid]]                            every combination of these; there may be several grids
+    [[grid]]                      every combination; there may be several grids
     loss = ["gce"]
     params.q = [0.3, 0.7]
     seed = [0, 1, 2]
-    [[runs]]                            a single run
+    [[runs]]                      a single run
     loss = "mae"
 
     A run that fails does not stop the others. The same command goes on where it stopped: finished runs are not

@@ -31,8 +31,9 @@ def train(
     """Train a classifier on noisy labels and record what its loss does.
 
     \b
-    curriculoss train --data digits-100 --noise symmetric:0.4 --loss mae --fix scale --out run
-    curriculoss train --preset cifar100 --data-dir ~/data --subset 20000 --width 0.25 --epochs 12 --out run
+    curriculoss train --data digits-100 --loss mae --fix scale --out run
+    curriculoss train --data digits --noise symmetric:0.4 --loss auto --out run
+    curriculoss train --preset cifar100 --subset 20000 --width 0.25 --out run
     curriculoss train --data my-photos/ --loss auto --out run
     torchrun --nproc-per-node 2 -m curriculoss train --data mnist --out run
 

@@ -41,8 +41,8 @@ def tune(
     """Search for a loss, its hyperparameters and tau, a learning rate and weight decay, with Optuna.
 
     \b
-    curriculoss tune --data digits-100 --noise symmetric:0.4 --epochs 8 --out tuned
-    curriculoss tune --data my-photos/ --validation checked-photos/ --losses mae,gce --trials 40 --out tuned
+    curriculoss tune --data digits-100 --noise symmetric:0.4 --out tuned
+    curriculoss tune --data photos/ --validation checked/ --trials 40 --out tuned
     curriculoss train --spec tuned/best.toml --out run
 
     Trials are ranked by their accuracy on validation samples after the last epoch, and stopped if they fall behind.
