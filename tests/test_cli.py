@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+import typer
 from typer.testing import CliRunner, Result
 
 import curriculoss
@@ -51,6 +52,14 @@ def test_every_command_shows_examples(command: str) -> None:
     result = run(command, "--help")
     assert result.exit_code == 0
     assert f"\n  curriculoss {command}" in result.stdout
+
+
+def test_help_fits_80_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A longer example would be broken somewhere by the terminal."""
+    monkeypatch.setenv("COLUMNS", "80")
+    names = [(), ("data", "list"), ("data", "check"), *((x,) for x in typer.main.get_command(cli.app).commands)]
+    for name in names:
+        assert max(map(len, run(*name, "--help").stdout.splitlines())) <= 80, name
 
 
 def test_examples_in_the_help_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

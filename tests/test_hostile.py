@@ -16,7 +16,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures.process import BrokenProcessPool
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -29,7 +28,6 @@ from typer.testing import CliRunner, Result
 from curriculoss import cli, data, report, runs
 from curriculoss.data.files import DATA_SETS, Remote
 from curriculoss.fitting import Callback
-from curriculoss.runs import many
 from tests import hostile
 from tests.hostile import X, Y, content, cut, npz
 
@@ -921,15 +919,6 @@ def test_a_comparison_on_bad_data(tmp_path: Path) -> None:
     data = npz(x=NAN)(tmp_path)
     refused(tmp_path, 2, "TMP/data.npz: x: expected finite numbers, got nan in row 5, column 0",
             "compare", "ce", "--data", data, *SMALL, "--out", tmp_path / "c")  # fmt: skip
-
-
-def test_a_process_that_is_killed_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def killed(*_: object, **__: object) -> None:
-        raise BrokenProcessPool("A process in the process pool was terminated abruptly\nand more")
-
-    monkeypatch.setattr(many, "train_many", killed)
-    said = "A process in the process pool was terminated abruptly and more"
-    refused(tmp_path, 1, said, "compare", "ce", "--data", "digits", *SMALL, "--out", tmp_path / "c")
 
 
 @pytest.mark.parametrize("command", [["data", "check", "digits"], ["train", "--out", "run"], ["report", "finished"]])

@@ -593,6 +593,10 @@ def test_a_network_by_name_is_imported_on_the_command_line_alone(tmp_path, monke
         done.exit_code == 0 and json.loads(done.stdout)["network"] == "nets:small" and (tmp_path / "imported").exists()
     )
     assert Run(Path("run")).task.own_network.class_name == "torch.nn.modules.container.Sequential"
+    without = run("--out", "run")
+    assert without.exit_code == 1 and without.stderr == (
+        "Error: run was begun with a network of your own, nets:small: give it as network= or --network\n"
+    )
     wrong = run("--network", "nets:nothing", "--out", "other")
     assert wrong.exit_code == 2 and "--network nets:nothing: cannot be imported" in wrong.stderr
 

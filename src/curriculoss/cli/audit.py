@@ -11,7 +11,7 @@ import typer
 
 from curriculoss._files import locked
 from curriculoss._text import percent
-from curriculoss.cli.console import app, print_json, print_table
+from curriculoss.cli.console import app, new_table, print_json, show
 from curriculoss.cli.exits import resumable
 from curriculoss.cli.options import Accelerator, AsJson, DataDir, Download, Label, Workers, expect_outside
 from curriculoss.cli.progress import TrainingProgress
@@ -95,7 +95,7 @@ def _print(found: Audit, files: dict[str, str]) -> None:
         scored = "" if missed is None else f"; AUROC {truth['auroc']:.3f}, {percent(missed)} of the wrong ones missed"
         print(f"in truth {percent(truth['noise_rate'])} are wrong{scored}")
     if pairs := [(each["given"], each["suggested"], f"{each['count']:.0f}") for each in result["pairs"][:SHOWN_PAIRS]]:
-        print_table(("given", "suggested", "about"), pairs, justify="right")
+        show(new_table(("given", "suggested", "about"), pairs, justify="right"))
     print(f"look at them: {files['gallery']}\nthe list: {files['suspects']}")
 
 

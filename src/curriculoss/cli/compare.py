@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from curriculoss.cli.console import app, numbers, print_json, print_table
+from curriculoss.cli.console import app, new_table, numbers, print_json, show
 from curriculoss.cli.exits import end_with_errors, resumable
 from curriculoss.cli.options import LOSS_SETTINGS, AsJson, Cpus, Given, Gpus, Jobs, Where, takes_settings
 from curriculoss.cli.progress import progress_bar
@@ -18,7 +18,6 @@ from curriculoss.fixing import METHODS
 if TYPE_CHECKING:
     from curriculoss.report import ResultRow
     from curriculoss.runs import RunSpec
-    from curriculoss.runs.facts import TrainResult
 
 
 @app.command()
@@ -38,8 +37,8 @@ def compare(
     """Train several losses on the same data, noise and seeds; print a table with mean ± std, and write a report.
 
     \b
-    curriculoss compare ce mae mae:scale=2.6 --data digits-100 --noise symmetric:0.4 --seeds 3 --out comparison
-    curriculoss compare ce gce:q=0.7 --data cifar10 --noise clean,human --subset 10000 --width 0.25 --out comparison
+    curriculoss compare ce mae mae:scale=2.6 --data digits-100 --seeds 3 --out all
+    curriculoss compare ce gce:q=0.7 --data cifar10 --noise clean,human --out all
 
     Finished runs are not repeated, and one that diverges does not stop the others. --noise takes several kinds,
     separated by commas; with `clean` among them, `diff` is the test accuracy lost to noise. Writes comparison.csv and
@@ -60,7 +59,8 @@ def compare(
     epochs = sum(each.epochs for each in wanted.values())
     with progress_bar(f"epochs of {len(wanted)} runs", epochs, quiet=as_json) as update, resumable():
         results, failed = many.train_many(wanted, executor=place, watch=update, network=given.network, **given.reading)
-    _print_notes(results.values())
+    for note in dict.fromkeys(f"{each.loss}: {each.note}" for each in results.values() if each.note):
+        print(note, file=sys.stderr)
     if results:
         finished = [runs.Run(folder) for folder in results]
         shown = [*finished, *(run for run in map(runs.Run, failed) if run.failed)]
@@ -88,16 +88,6 @@ def _failures(wanted: Mapping[Path, RunSpec], failed: Mapping[Path, Exception]) 
     ]
 
 
-def _print_notes(results: Iterable[TrainResult]) -> None:
-    """Print each remark, such as that a fix was refused, once with the losses that it is about."""
-    about: dict[str, dict[str, None]] = {}
-    for result in results:
-        if result.note:
-            about.setdefault(result.note, {})[result.loss] = None
-    for note, losses in about.items():
-        print(f"{'; '.join(losses)}: {note}", file=sys.stderr)
-
-
 def _print_comparison(rows: Sequence[ResultRow], headline: str) -> None:
     print(f"{headline}.")
     shown = []
@@ -107,7 +97,7 @@ def _print_comparison(rows: Sequence[ResultRow], headline: str) -> None:
         cells = [None if x.mean is None else f"{x.mean:.2f}{std}" for x, std in zip(means, spreads, strict=True)]
         spec, diff = row.group.spec, None if row.diff is None else f"{row.diff:+.2f}"
         shown.append((spec.loss_name, spec.noise, len(row.group.counted), *cells, diff))
-    print_table(("loss", "noise", "n", "test %", "train %", "snr", "diff"), shown, justify="right")
+    show(new_table(("loss", "noise", "n", "test %", "train %", "snr", "diff"), shown, justify="right"))
 
 
 def _loss_settings(text: str) -> dict[str, Any]:

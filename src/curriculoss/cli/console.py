@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import sys
 from collections.abc import Iterable, Sequence
 from typing import Annotated, Any, NoReturn
@@ -9,7 +10,7 @@ from typing import Annotated, Any, NoReturn
 import torch
 import typer
 from rich import box
-from rich.console import Console
+from rich.console import Console, Group
 from rich.table import Table
 from rich.text import Text
 from typer.core import TyperGroup
@@ -21,7 +22,7 @@ from curriculoss.errors import InvalidValueError
 
 
 class OneLineErrors(TyperGroup):
-    """The app's commands; all errors become one line and an exit code."""
+    """The app's commands, with their command line as `obj`; all errors become one line and an exit code."""
 
     def main(self, args: Sequence[str] | None = None, prog_name: str | None = None, *_: Any, **__: Any) -> NoReturn:
         name = prog_name or "curriculoss"
@@ -29,7 +30,7 @@ class OneLineErrors(TyperGroup):
 
         def command() -> None:
             given = list(sys.argv[1:] if args is None else args)
-            with self.make_context(name, given) as context:
+            with self.make_context(name, given, obj=shlex.join([name, *given])) as context:
                 self.invoke(context)
 
         sys.exit(exits.run(command))
@@ -66,7 +67,7 @@ def start(
     Will MAE learn 100 classes?    curriculoss weight mae --num-classes 100
     And once it is fixed?          curriculoss weight mae --fix scale
     Draw it.                       curriculoss weight gce -p q=0.5 --out gce.png
-    Train with it.                 curriculoss train --data digits --loss mae --out run
+    Train with it.                 curriculoss train --loss mae --out run
     Is all of it installed?        curriculoss doctor
     """
     if context.invoked_subcommand is None:
@@ -87,20 +88,21 @@ def numbers(given: list[str]) -> dict[str, float]:
     return values
 
 
-def new_table(*columns: str, justify: Any = "left") -> Table:
-    """A table without lines, but for one under the head."""
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+def new_table(
+    columns: Sequence[str], rows: Iterable[Sequence[object]], *, justify: Any = "left", apart: bool = False
+) -> Table:
+    """Rows of anything as plain text, without markup; None is shown as a dash. `apart` puts lines between rows."""
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_lines=apart)
     for i, column in enumerate(columns):
         table.add_column(column, justify=justify if i else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*(Text("–" if cell is None else str(cell)) for cell in row))
     return table
 
 
-def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], justify: Any = "left") -> None:
-    """Print rows of anything as plain text, without markup; None is shown as a dash."""
-    table = new_table(*columns, justify=justify)
-    for row in rows:
-        table.add_row(*(Text("–" if cell is None else str(cell)) for cell in row))
-    new_console().print(table)
+def show(*parts: Table | Group | str) -> None:
+    """Print tables, and lines of text as they are."""
+    new_console().print(*parts, sep="\n", markup=False, highlight=False, soft_wrap=True)
 
 
 def new_console() -> Console:

@@ -4,7 +4,7 @@ from typing import Annotated, Any
 
 import typer
 
-from curriculoss.cli.console import app, print_json, print_table
+from curriculoss.cli.console import app, new_table, print_json, show
 from curriculoss.cli.options import AsJson, DataDir, Download, Label
 from curriculoss.cli.progress import progress_bar
 
@@ -29,8 +29,8 @@ def data_list(data_dir: DataDir = None, as_json: AsJson = False) -> None:
     if as_json:
         print_json(rows)
         return
-    print_table(("name", "classes", "here", "what"),
-                [(x["name"], x["num_classes"], "yes" if x["here"] else "no", x["what"]) for x in rows])  # fmt: skip
+    cells = [(x["name"], x["num_classes"], "yes" if x["here"] else "no", x["what"]) for x in rows]
+    show(new_table(("name", "classes", "here", "what"), cells))
     print(f"folder: {data.data_folder(data_dir)}")
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import torch
 
 import curriculoss
-from curriculoss.cli.console import app, print_json, print_table
+from curriculoss.cli.console import app, new_table, print_json, show
 from curriculoss.cli.options import AsJson, DataDir
 
 PACKAGE = "curriculoss"
@@ -47,7 +47,7 @@ def doctor(data_dir: DataDir = None, as_json: AsJson = False) -> None:
         print_json([asdict(each) for each in found])
         return
     rows = [(x.part, x.name, "yes" if x.here else "no", x.found) for x in found]
-    print_table(("", "", "here", "found"), rows)
+    show(new_table(("", "", "here", "found"), rows))
     advice = dict.fromkeys(x.type_this for x in found if not x.here and x.type_this)
     print("\n".join(["to add what is missing, type what you need:", *advice]) if advice else "nothing is missing")
 

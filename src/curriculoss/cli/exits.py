@@ -11,7 +11,6 @@ import tempfile
 import threading
 import traceback
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from typing import Any, NoReturn
 
@@ -51,7 +50,7 @@ def _explain(error: Exception) -> tuple[int, str]:
     match error:
         case UsageError():
             return MISTAKE, error.format_message()
-        case RunError() | BrokenProcessPool():
+        case RunError():
             return REFUSED, str(error)
         case CurriculossError():
             return MISTAKE, str(error)

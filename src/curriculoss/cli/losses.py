@@ -3,9 +3,7 @@
 import math
 from typing import Any
 
-from rich.text import Text
-
-from curriculoss.cli.console import app, new_console, new_table, print_json
+from curriculoss.cli.console import app, new_table, print_json, show
 from curriculoss.cli.options import AsJson
 from curriculoss.losses import registry
 
@@ -26,24 +24,25 @@ def losses(as_json: AsJson = False) -> None:
     if as_json:
         print_json(rows)
         return
-    standard = new_table("name", "loss l(p) and weight w(p)", "defaults", "facts")
-    second = new_table("name", "loss L and second term R", "defaults", "facts")
+    standard: list[tuple[str, ...]] = []
+    second: list[tuple[str, ...]] = []
     for row in rows:
         defaults = ", ".join(f"{key}={value}" for key, value in row["hyperparameters"].items())
         if "weight" in row:
-            table, formulas = standard, f"l = {row['loss']}\nw = {row['weight']}"
+            kind, formulas = standard, f"l = {row['loss']}\nw = {row['weight']}"
             bounds = "bounded" if row["bounded"] else "unbounded", "symmetric" if row["symmetric"] else "not symmetric"
             peak = "peak {weight:.3g} at {margin:.3g}".format(**{k: float(v) for k, v in row["peak"].items()})
             facts = f"{', '.join(bounds)}\nnoise ratio {row['max_noise_ratio']:.3g}\n{peak}"
         else:
-            table, formulas = second, f"L = {row['loss']}\nR = {row['regularizer']}"
+            kind, formulas = second, f"L = {row['loss']}\nR = {row['regularizer']}"
             unbounded = "unbounded below: needs weight decay or early stopping"
             facts = f"first term {row['primary']}\n{'' if row['bounded_below'] else unbounded}"
-        cells = "\n".join(row["names"]), formulas, f"{defaults}\n{row['constraints']}", facts
-        table.add_row(*map(Text, cells), end_section=True)  # brackets, as in p[y], are not markup
-    for title, table in (("Standard form", standard), ("With a second term", second)):
-        if table.row_count:
-            new_console().print(f"\n[bold]{title}[/bold]", table, sep="\n", highlight=False)
+        kind.append(("\n".join(row["names"]), formulas, f"{defaults}\n{row['constraints']}", facts))
+    for title, formulas, kind in (
+        ("Standard form", "loss l(p) and weight w(p)", standard),
+        ("With a second term", "loss L and second term R", second),
+    ):
+        show("", title, new_table(("name", formulas, "defaults", "facts"), kind, apart=True))
 
 
 def _facts(names: list[str]) -> dict[str, Any]:

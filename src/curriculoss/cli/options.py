@@ -24,7 +24,7 @@ Label = Annotated[str | None, typer.Option(help="Label column of a table (defaul
 DataDir = Annotated[Path | None, typer.Option(help="Folder of data sets (default: CURRICULOSS_DATA, or the cache).")]
 Download = Annotated[bool, typer.Option("--download", help="Download a data set that is missing.")]
 Workers = Annotated[int, typer.Option(min=0, help="Processes that decode images.")]
-Jobs = Annotated[int | None, typer.Option(min=1, help="Runs at the same time, one thread each (default: all cores).")]
+Jobs = Annotated[int | None, typer.Option(min=1, help="Runs at the same time (default: as many as the cores allow).")]
 Where = Annotated[
     str, typer.Option("--executor", metavar="local|ray[:HOST:PORT]", help="Where to train: processes here, or Ray.")
 ]

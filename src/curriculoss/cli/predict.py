@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from curriculoss.cli.console import UsageError, app, print_json, print_table
+from curriculoss.cli.console import UsageError, app, new_table, print_json, show
 from curriculoss.cli.options import AsJson, DataDir, import_factory
 from curriculoss.cli.progress import progress_bar
 
@@ -117,7 +117,7 @@ def _rows(model: TrainedModel, inputs: Inputs, top: int, quiet: bool) -> Iterato
     model = model.to(device)
     size = max(1, min(LARGEST_BATCH, NUMBERS_PER_BATCH // math.prod(model.input_shape)))
     done = 0
-    with progress_bar("predicting", len(inputs), quiet=quiet) as show:
+    with progress_bar("predicting", len(inputs), quiet=quiet) as update:
         for batch in inputs.batches(size):
             found = model(batch.to(device)).topk(min(top, len(model.class_names)))
             for chances, labels in zip(found.values.tolist(), found.indices.tolist(), strict=True):
@@ -127,7 +127,7 @@ def _rows(model: TrainedModel, inputs: Inputs, top: int, quiet: bool) -> Iterato
                     row |= {f"prediction{end}": model.class_names[label], f"probability{end}": round(chance, 6)}
                 yield row
                 done += 1
-            show(done)
+            update(done)
 
 
 def _print_rows(rows: list[dict[str, Any]]) -> None:
@@ -137,4 +137,4 @@ def _print_rows(rows: list[dict[str, Any]]) -> None:
     for place, label, chance, *others in (row.values() for row in rows[:ROWS_PRINTED]):
         rest = [f"{name} {share:.3f}" for name, share in zip(others[::2], others[1::2], strict=True)]
         shown.append((place, label, f"{chance:.3f}", ", ".join(rest)))
-    print_table((where, "prediction", "probability", "then" if "prediction_2" in rows[0] else ""), shown)
+    show(new_table((where, "prediction", "probability", "then" if "prediction_2" in rows[0] else ""), shown))

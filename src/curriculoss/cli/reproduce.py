@@ -5,12 +5,13 @@ from __future__ import annotations
 import sys
 import warnings
 from collections.abc import Sequence
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from curriculoss.cli.console import app, new_console, new_table, print_json
+from curriculoss.cli.console import app, new_table, print_json, show
 from curriculoss.cli.exits import end_with_errors, resumable
 from curriculoss.cli.options import AsJson, Cpus, DataDir, Download, Gpus, Jobs, Where, Workers
 from curriculoss.cli.progress import progress_bar
@@ -115,14 +116,11 @@ def _list(as_json: bool) -> None:
     if as_json:
         print_json([{"name": x.name, "title": x.title, "source": x.source, "runs": runs[x]} for x in runs])
         return
-    table = new_table("name", "shows", *(f"runs, {name}" for name in SCALES))
+    heads = ("name", "shows", *(f"runs, {name}" for name in SCALES))
+    table = new_table(heads, ((each.name, each.title, *counts.values()) for each, counts in runs.items()))
     table.columns[0].no_wrap = True  # to be copied
-    for each, counts in runs.items():
-        table.add_row(each.name, each.title, *map(str, counts.values()))
-    scales = new_table("scale", "is")
-    for scale in SCALES.values():
-        scales.add_row(scale.name, scale.about + (" (default)" if scale == DEFAULT else ""))
-    new_console().print(table, scales)
+    told = ((x.name, x.about + (" (default)" if x == DEFAULT else "")) for x in SCALES.values())
+    show(table, new_table(("scale", "is"), told))
 
 
 def _print_plan(plans: Sequence[Plan], jobs: int | None, as_json: bool, **options: Any) -> None:
@@ -149,9 +147,7 @@ def _print_plan(plans: Sequence[Plan], jobs: int | None, as_json: bool, **option
         return
     told = f"; the time for the others is unknown: {lack}" if seconds is None else ""
     if missing and seconds is not None:
-        units = ((3600, 5400, "{:.1f} hours"), (60, 90, "{:.0f} minutes"), (1, 0, "{:.0f} seconds"))
-        time = next(form.format(seconds / unit) for unit, least, form in units if seconds >= least)
-        told = f"; the others take about {time} on this machine"
+        told = f"; the others take about {timedelta(seconds=round(seconds))} (hours:minutes:seconds) on this machine"
     print(f"{len(runs)} runs, {len(done)} done already{told}")
 
 

@@ -7,15 +7,15 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console, Group
 from rich.live import Live
-from rich.text import Text
 
-from curriculoss.cli.console import UsageError, app, new_console, new_table, print_json
+from curriculoss.cli.console import UsageError, app, new_table, print_json, show
 from curriculoss.cli.exits import end_with_errors, resumable
 from curriculoss.cli.options import AsJson, Cpus, DataDir, Download, Gpus, Jobs, Where, Workers, expect_outside
 
@@ -27,6 +27,7 @@ AROUND = 6  # lines of a terminal that are not rows of the live table
 
 @app.command()
 def sweep(
+    context: typer.Context,
     file: Annotated[str, typer.Argument(help="A .toml file of runs; or `status`.")],
     folder: Annotated[Path | None, typer.Argument(help="With `status`: the folder of a sweep.")] = None,
     *,
@@ -48,13 +49,13 @@ def sweep(
     curriculoss sweep status sweep
 
     \b
-    [base]                              settings of every run, by the names that spec.json has
+    [base]                        settings of every run, named as in spec.json
     data = "digits"
-    [[grid]]                            every combination of these; there may be several grids
+    [[grid]]                      every combination; there may be several grids
     loss = ["gce"]
     params.q = [0.3, 0.7]
     seed = [0, 1, 2]
-    [[runs]]                            a single run
+    [[runs]]                      a single run
     loss = "mae"
 
     A run that fails does not stop the others. The same command goes on where it stopped: finished runs are not
@@ -76,30 +77,15 @@ def sweep(
         expect_outside(out, data)
     with _live(wanted, quiet=as_json) as watch, resumable():
         results, failed = wanted.train(place, watch=watch, data_dir=data_dir, download=download, workers=workers)
-    given = {"--out": out, "--executor": executor, "--jobs": jobs, "--cpus": cpus, "--gpus": gpus,
-             "--data-dir": data_dir, "--download": download, "--workers": workers}  # fmt: skip
-    again = _command(file, given)
     if as_json:
         print_json({"runs": len(wanted.specs), "done": list(map(str, results)), "results": str(out / RESULTS),
-                    "failed": {str(path): str(error) for path, error in failed.items()}, "again": again})  # fmt: skip
+                    "failed": {str(x): str(error) for x, error in failed.items()}, "again": context.obj})  # fmt: skip
     else:
         print(f"{_counts(wanted.states(alive=False))}\nresults: {out / RESULTS}")
         print(f"report on them: curriculoss report {shlex.quote(str(out / 'runs'))}")
     if failed:
         errors = [f"{path.name}: {error}" for path, error in failed.items()]
-        end_with_errors(errors, advice=f"run again just what failed: {again}")
-
-
-def _command(file: str, given: dict[str, Any]) -> str:
-    """The command with the options that differ from their defaults."""
-    words = ["curriculoss", "sweep", file]
-    usual = {"--executor": "local", "--cpus": 1}
-    for flag, value in given.items():
-        if value is True:
-            words.append(flag)
-        elif value and value != usual.get(flag):
-            words += [flag, str(value)]
-    return shlex.join(words)
+        end_with_errors(errors, advice=f"run again just what failed: {context.obj}")
 
 
 def _status(folder: Path | None, as_json: bool) -> None:
@@ -112,17 +98,17 @@ def _status(folder: Path | None, as_json: bool) -> None:
     if as_json:
         print_json([each.as_dict() for each in states])
         return
-    new_console().print(_table(states, len(states)))
+    show(_table(states, len(states)))
 
 
 @contextmanager
-def _live(sweep: Sweep, *, quiet: bool) -> Iterator[Callable[[], None]]:
+def _live(sweep: Sweep, *, quiet: bool) -> Iterator[Callable[[int], None]]:
     """A table on stderr that follows the sweep; on a pipe, a line whenever a run has ended."""
     console = Console(stderr=True)
     if quiet or not console.is_terminal:
         told = -1
 
-        def say() -> None:
+        def say(_: int) -> None:
             nonlocal told
             states = sweep.states(alive=True)
             ended = sum(each.state in ("done", "failed") for each in states)
@@ -133,7 +119,7 @@ def _live(sweep: Sweep, *, quiet: bool) -> Iterator[Callable[[], None]]:
         yield say
         return
     with Live(console=console, transient=True, auto_refresh=False) as live:
-        yield lambda: live.update(_table(sweep.states(alive=True), max(3, console.height - AROUND)), refresh=True)
+        yield lambda _: live.update(_table(sweep.states(alive=True), max(3, console.height - AROUND)), refresh=True)
 
 
 def _counts(states: Sequence[RunState]) -> str:
@@ -147,17 +133,11 @@ def _table(states: Sequence[RunState], rows: int) -> Group:
     """The first rows, by state, and how many runs are in each."""
     from curriculoss.runs.sweep import STATES
 
-    table = new_table("run", "state", "epoch", "left", "")
     shown = sorted(states, key=lambda each: STATES.index(each.state))[:rows]
+    cells = []
     for each in shown:
-        left = "" if each.seconds_left is None else _duration(each.seconds_left)
-        cells = (each.run.name, each.state, f"{each.epochs} of {each.of}", left, each.reason)
-        table.add_row(*map(Text, cells))
+        left = "" if each.seconds_left is None else timedelta(seconds=round(each.seconds_left))
+        cells.append((each.run.name, each.state, f"{each.epochs} of {each.of}", left, each.reason))
     more = len(states) - len(shown)
-    return Group(table, Text(_counts(states) + (f" ({more} not shown)" if more else "")))
-
-
-def _duration(seconds: float) -> str:
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+    told = _counts(states) + (f" ({more} not shown)" if more else "")
+    return Group(new_table(("run", "state", "epoch", "left", ""), cells), told)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from curriculoss.cli.console import app, new_console, new_table, print_json
+from curriculoss.cli.console import app, new_table, print_json, show
 from curriculoss.cli.exits import resumable
 from curriculoss.cli.options import Accelerator, AsJson, Given, takes_settings
 from curriculoss.cli.progress import TrainingProgress
@@ -31,8 +31,9 @@ def train(
     """Train a classifier on noisy labels and record what its loss does.
 
     \b
-    curriculoss train --data digits-100 --noise symmetric:0.4 --loss mae --fix scale --out run
-    curriculoss train --preset cifar100 --data-dir ~/data --subset 20000 --width 0.25 --epochs 12 --out run
+    curriculoss train --data digits-100 --loss mae --fix scale --out run
+    curriculoss train --data digits --noise symmetric:0.4 --loss auto --out run
+    curriculoss train --preset cifar100 --subset 20000 --width 0.25 --out run
     curriculoss train --data my-photos/ --loss auto --out run
     torchrun --nproc-per-node 2 -m curriculoss train --data mnist --out run
 
@@ -68,19 +69,20 @@ def _print_result(result: TrainResult, run: Run) -> None:
     told += ["finished before, not run again"] * result.already_finished
     since = "since the start"
     ratio = f"{_short(result.snr)} {since} (weight of clean samples over that of noisy ones)"
-    table = new_table("", "last epoch")
-    table.add_row("test accuracy", f"{result.test_accuracy:.2f} %")
-    table.add_row("training accuracy", f"{result.train_accuracy:.2f} % (on the given labels)")
-    table.add_row("mean weight", f"{_short(result.mean_weight)} {since}")
-    table.add_row("effective learning rate", f"{_short(result.effective_learning_rate)} {since}")
-    table.add_row("snr", "–" if result.snr is None else ratio)
+    rows = (
+        ("test accuracy", f"{result.test_accuracy:.2f} %"),
+        ("training accuracy", f"{result.train_accuracy:.2f} % (on the given labels)"),
+        ("mean weight", f"{_short(result.mean_weight)} {since}"),
+        ("effective learning rate", f"{_short(result.effective_learning_rate)} {since}"),
+        ("snr", None if result.snr is None else ratio),
+    )
     said = [result.note] * bool(result.note)
     said += [f"epoch {row['epoch']}: {text}" for row in run.metrics for text in row["verdicts"]]
     folder = shlex.quote(str(run.path))
     said += [f"run: {run.path}", f"report on it: curriculoss report {folder}",
              f"predict new samples: curriculoss predict {folder} DATA",
              f"the network as one file: curriculoss export {folder} model.pt2"]  # fmt: skip
-    new_console().print(*told, table, *said, sep="\n", markup=False, highlight=False, soft_wrap=True)
+    show(*told, new_table(("", "last epoch"), rows), *said)
 
 
 def _short(value: float | None) -> str:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from curriculoss.cli.console import UsageError, app, print_json, print_table
+from curriculoss.cli.console import UsageError, app, new_table, print_json, show
 from curriculoss.cli.exits import resumable
 from curriculoss.cli.options import LOSS_SETTINGS, AsJson, Given, Jobs, takes_settings
 from curriculoss.cli.progress import TrainingProgress
@@ -41,8 +41,8 @@ def tune(
     """Search for a loss, its hyperparameters and tau, a learning rate and weight decay, with Optuna.
 
     \b
-    curriculoss tune --data digits-100 --noise symmetric:0.4 --epochs 8 --out tuned
-    curriculoss tune --data my-photos/ --validation checked-photos/ --losses mae,gce --trials 40 --out tuned
+    curriculoss tune --data digits-100 --noise symmetric:0.4 --out tuned
+    curriculoss tune --data photos/ --validation checked/ --trials 40 --out tuned
     curriculoss train --spec tuned/best.toml --out run
 
     Trials are ranked by their accuracy on validation samples after the last epoch, and stopped if they fall behind.
@@ -89,7 +89,7 @@ def _print(tuned: Tuned) -> None:
         state = "chosen" if each.chosen else "near the best" if each.near_the_best else each.state
         rates = f"{each.learning_rate:.3g}", f"{each.weight_decay:.3g}"
         rows.append((each.trial, each.name, *rates, each.epochs or None, *numbers, state))
-    print_table(heads, rows)
+    show(new_table(heads, rows))
     if len(tuned.trials) > TRIALS_PRINTED:
         print(f"and {len(tuned.trials) - TRIALS_PRINTED} more")
     print(f"chosen: {tuned.spec.loss_name}, {tuned.validation_accuracy:.1f} % on the validation labels; trained on all "

@@ -135,10 +135,12 @@ def _print(label: str, num_classes: int, answer: _Answer) -> None:
     order = answer.margins.argsort()
     nearest = order[(torch.tensor(SHOWN_QUANTILES) * (len(order) - 1)).round().long()]
     mean, of_ce = answer.underfitting.mean_weight, float(CE().weight(answer.margins.double()).mean())
-    table = new_table("", *(f"{share:.0%}" for share in SHOWN_QUANTILES), "mean", justify="right")
-    table.add_row("initial margin", *(f"{x:.2f}" for x in at.tolist()), f"{float(answer.margins.mean()):.2f}")
-    table.add_row("weight", *(f"{x:#.2g}" for x in answer.weights[nearest].tolist()), f"{mean:#.2g}")
-    table.add_row("CE's weight", *(f"{x:#.2g}" for x in CE().weight(at).tolist()), f"{of_ce:#.2g}")
+    rows = (
+        ("initial margin", *(f"{x:.2f}" for x in (*at.tolist(), float(answer.margins.mean())))),
+        ("weight", *(f"{x:#.2g}" for x in (*answer.weights[nearest].tolist(), mean))),
+        ("CE's weight", *(f"{x:#.2g}" for x in (*CE().weight(at).tolist(), of_ce))),
+    )
+    table = new_table(("", *(f"{share:.0%}" for share in SHOWN_QUANTILES), "mean"), rows, justify="right")
     title = f"{label} with {num_classes:,} classes"
     new_console().print(title, table, answer.underfitting.sentence, sep="\n\n", markup=False, highlight=False)
 

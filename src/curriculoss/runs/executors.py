@@ -6,10 +6,10 @@ import multiprocessing
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
@@ -34,13 +34,14 @@ class Executor(Protocol):
     @property
     def train_options(self) -> Mapping[str, Any]:
         """Arguments that `train` needs there."""
+        return {}
 
     def pool(self, runs: int) -> AbstractContextManager[Pool]:
         """Open a pool for so many runs. If the block fails, runs under way end at once; finished epochs are kept."""
 
 
 @dataclass(frozen=True)
-class LocalExecutor:
+class LocalExecutor(Executor):
     """Processes on this machine, each with its own cores.
 
     Args:
@@ -57,24 +58,9 @@ class LocalExecutor:
     jobs: int | None = None
     cpus: int = 1
 
-    @property
-    def train_options(self) -> Mapping[str, Any]:
-        """None: `train` has the right defaults here."""
-        return {}
-
-    @contextmanager
-    def pool(self, runs: int) -> Iterator[Pool]:
+    def pool(self, runs: int) -> _Processes:
         """A pool whose runs start again if their process dies."""
-        jobs = max(1, min(self.jobs or (os.cpu_count() or 1) // self.cpus, runs))
-        pool = _Processes(jobs, self.cpus)
-        try:
-            yield pool
-        except BaseException:
-            pool.terminate()
-            raise
-        finally:
-            pool.threads.shutdown(cancel_futures=True)
-            pool.close()
+        return _Processes(max(1, min(self.jobs or (os.cpu_count() or 1) // self.cpus, runs)), self.cpus)
 
 
 class _Processes:
@@ -86,6 +72,19 @@ class _Processes:
         self.pools: list[ProcessPoolExecutor] = []
         self.lock, self.ending = threading.Lock(), False
 
+    def __enter__(self) -> _Processes:
+        return self
+
+    def __exit__(self, failed: object, *_: object) -> None:
+        if failed:
+            with self.lock:
+                self.ending = True
+            for each in self.pools:
+                _terminate(each)
+        self.threads.shutdown(cancel_futures=True)
+        for each in self.pools:
+            each.shutdown()
+
     def submit(self, function: Callable[..., Any], /, *args: Any, **options: Any) -> Future[Any]:
         return self.threads.submit(self._call, partial(function, *args, **options))
 
@@ -94,8 +93,6 @@ class _Processes:
             try:
                 return self._process().submit(call).result()
             except BrokenProcessPool:
-                if self.ending:
-                    raise
                 del self.mine.pool
         raise RunError(f"its process died {1 + RETRIES} times, perhaps for lack of memory")
 
@@ -103,22 +100,13 @@ class _Processes:
         """The process of this thread; a new one if there is none yet or it has died."""
         with self.lock:
             if self.ending:
-                raise BrokenProcessPool("the processes have been ended")
+                raise RunError("the processes have been ended")
             if not hasattr(self.mine, "pool"):
-                self.mine.pool = _new_pool(1, self.cpus)
+                spawn = multiprocessing.get_context("spawn")
+                self.mine.pool = ProcessPoolExecutor(1, spawn, initializer=_begin_process, initargs=(self.cpus,))
                 self.pools.append(self.mine.pool)
         pool: ProcessPoolExecutor = self.mine.pool
         return pool
-
-    def terminate(self) -> None:
-        with self.lock:
-            self.ending = True
-        for each in self.pools:
-            _terminate(each)
-
-    def close(self) -> None:
-        for each in self.pools:
-            each.shutdown()
 
 
 def executor_named(text: str, *, jobs: int | None = None, cpus: int = 1, gpus: float = 0) -> Executor:
@@ -149,20 +137,9 @@ def executor_named(text: str, *, jobs: int | None = None, cpus: int = 1, gpus: f
     return RayExecutor(address or None, jobs=jobs, cpus=cpus, gpus=gpus)
 
 
-@contextmanager
-def processes(jobs: int) -> Iterator[ProcessPoolExecutor]:
+def processes(jobs: int) -> AbstractContextManager[Pool]:
     """A pool of processes with one thread each, which end at once if the block fails."""
-    with _new_pool(jobs, 1) as pool:
-        try:
-            yield pool
-        except BaseException:
-            _terminate(pool)
-            raise
-
-
-def _new_pool(jobs: int, threads: int) -> ProcessPoolExecutor:
-    context = multiprocessing.get_context("spawn")
-    return ProcessPoolExecutor(jobs, context, initializer=_begin_process, initargs=(threads,))
+    return LocalExecutor(jobs).pool(jobs)
 
 
 def _terminate(pool: ProcessPoolExecutor) -> None:

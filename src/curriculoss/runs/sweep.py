@@ -76,13 +76,13 @@ class Sweep:
         return {self.folder / RUNS / folder_name(spec): spec for spec in self.specs}
 
     def train(
-        self, executor: Executor | None = None, *, watch: Callable[[], None] | None = None, **options: Any
+        self, executor: Executor | None = None, *, watch: Callable[[int], None] | None = None, **options: Any
     ) -> tuple[dict[Path, TrainResult], dict[Path, RunError]]:
         """Train all unfinished runs, including those that failed before. A failing run does not stop the others.
 
         Args:
             executor: Where to train; by default in processes on this machine.
-            watch: Called about twice per second; `states` says how far each run is.
+            watch: Receives the number of epochs done, about twice per second; `states` says how far each run is.
             options: Arguments of `train`.
 
         Returns:
@@ -104,8 +104,7 @@ class Sweep:
 
             _files.write_json(self.folder / SPECS, [spec.as_dict() for spec in self.specs])
             _files.write_json(self.folder / FAILURES, failures)
-            told = None if watch is None else lambda _: watch()
-            results, failed = train_many(runs, executor=executor, watch=told, ended=ended, **options)
+            results, failed = train_many(runs, executor=executor, watch=watch, ended=ended, **options)
             _files.write_table(self.folder / RESULTS, [_row(runs[x], result) for x, result in results.items()])
         return results, failed
 

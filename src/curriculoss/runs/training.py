@@ -91,6 +91,8 @@ def _finished(folder: Path, spec: RunSpec, task: Callable[[], Task], may_have_ch
     if not _files.holds(folder, "spec.json", "run", ignoring=BEFORE):
         return None
     run = Run(folder)
+    if ":" in (own := run.spec.network) and spec == replace(run.spec, network="auto"):
+        raise RunError(f"{folder} was begun with a network of your own, {own}: give it as network= or --network")
     if run.spec != spec:
         raise RunError(f"{folder} holds another run ({_difference(run.spec, spec)}); give another folder")
     if not run.finished:
