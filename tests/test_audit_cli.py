@@ -302,6 +302,8 @@ def test_photos_of_any_size_are_audited_and_shown_as_small_pictures(tmp_path):
     result = json.loads(run(*command, "--out", tmp_path / "a").stdout)
     assert result["samples"] == 8 and (tmp_path / "a/audit.html").read_text().count("data:image/jpeg;base64") == 8
     assert "is inside" in refused(*command, "--out", tmp_path / "photos/audit")
+    small = json.loads(run(*command, "--image-size", 16, "--out", tmp_path / "b").stdout)
+    assert small["samples"] == 8 and json.loads((tmp_path / "b/run/spec.json").read_text())["image_size"] == 16
 
 
 def test_clean_writes_a_class_as_the_table_has_it(tmp_path):

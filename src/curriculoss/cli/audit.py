@@ -32,6 +32,7 @@ def audit(
     labels: Labels = None,
     noise: Annotated[str | None, typer.Option(help="Corrupt the labels first, to try it out: symmetric:0.4.")] = None,
     subset: Annotated[int | None, typer.Option(help="Number of samples to audit (default: all).")] = None,
+    image_size: Annotated[int | None, typer.Option(help="Resize images to this height and width.")] = None,
     network: Annotated[str | None, typer.Option(help="Network (default: chosen by the kind of data).")] = None,
     width: Annotated[float | None, typer.Option(help="Multiplier for the number of channels (default 1).")] = None,
     epochs: Annotated[int | None, typer.Option(help="Number of epochs (default: chosen by kind and size).")] = None,
@@ -58,8 +59,8 @@ def audit(
     interrupted audit continues when the command is repeated; a finished one is not trained again.
     """
     expect_outside(out, data)
-    asked = {"label": label, "noise": noise, "subset": subset, "network": network, "width": width, "epochs": epochs,
-             "seed": seed}  # fmt: skip
+    asked = {"label": label, "noise": noise, "subset": subset, "image_size": image_size,
+             "network": network, "width": width, "epochs": epochs, "seed": seed}  # fmt: skip
     from curriculoss import auditing
 
     with TrainingProgress(quiet=as_json) as bar, resumable():

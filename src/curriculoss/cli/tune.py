@@ -56,9 +56,12 @@ def tune(
     """
     if validation is not None and validation_share is not None:
         raise UsageError("expected --validation or --validation-share, got both")
+    import optuna
+
     from curriculoss import runs, tuning
     from curriculoss.tuning.space import FACTORS
 
+    optuna.logging.set_verbosity(optuna.logging.WARNING)  # it would tell of the study beside the progress bar
     names = tuning.LOSSES if losses is None else [name.strip() for name in losses.split(",")]
     with TrainingProgress(quiet=as_json) as bar, resumable():
 

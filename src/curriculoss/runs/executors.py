@@ -137,11 +137,6 @@ def executor_named(text: str, *, jobs: int | None = None, cpus: int = 1, gpus: f
     return RayExecutor(address or None, jobs=jobs, cpus=cpus, gpus=gpus)
 
 
-def processes(jobs: int) -> AbstractContextManager[Pool]:
-    """A pool of processes with one thread each, which end at once if the block fails."""
-    return LocalExecutor(jobs).pool(jobs)
-
-
 def _terminate(pool: ProcessPoolExecutor) -> None:
     started = pool._processes or {}
     pool.shutdown(wait=False, cancel_futures=True)  # first, so that no process is started any more

@@ -122,7 +122,7 @@ def tune(
         space = Space(base, names, dataset.num_classes, frozenset(keep))
         jobs = min(jobs or os.cpu_count() or 1, max(1, len(todo)))
         running: set[Future[None]] = set()
-        with executors.processes(jobs) as pool:
+        with executors.LocalExecutor(jobs).pool(jobs) as pool:
             while todo or running:
                 while todo and len(running) < jobs:
                     trial, candidate = _ask(study, space, todo.popleft())
