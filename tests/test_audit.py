@@ -256,6 +256,10 @@ def test_against_truth_counts_pairs_in_the_right_order_and_what_is_missed():
     assert scores.against_truth(np.ones(3), np.zeros(3, dtype=bool))["auroc"] is None
 
 
+def rate_of(gaps, ranks, classes, given=None):
+    return noise_rate(gaps, ranks, np.zeros(gaps.shape[1], dtype=int) if given is None else given, classes)
+
+
 def guesses(rate, competence, count=5000, *, anywhere=False, memorised=False, seed=0):
     """Three epochs of a network whose best class of ten is true more often the larger the gap; which labels are wrong.
 
@@ -273,7 +277,7 @@ def guesses(rate, competence, count=5000, *, anywhere=False, memorised=False, se
 @pytest.mark.parametrize("rate", [0.0, 0.1, 0.4])
 def test_noise_rate_is_the_share_of_labels_refused_where_the_network_is_sure(rate, competence):
     (gaps, ranks), wrong = guesses(rate, competence)
-    found, (low, high), _ = noise_rate(gaps, ranks, 10)
+    found, (low, high), _ = rate_of(gaps, ranks, 10)
     assert abs(found - rate) < 0.05 and low <= found <= high
     assert low - 0.02 <= wrong.mean() <= high + 0.02 and high - low < 0.2
     assert (gaps < 0).mean() > rate + 0.1  # far more than that are labels which it does not predict
@@ -282,19 +286,19 @@ def test_noise_rate_is_the_share_of_labels_refused_where_the_network_is_sure(rat
 @pytest.mark.parametrize("rate", [0.1, 0.4])
 def test_noise_rate_is_seen_by_ranks_where_the_network_is_unsure_of_wrong_labels(rate):
     (gaps, ranks), _ = guesses(rate, 5.0, anywhere=True, memorised=True)
-    assert abs(noise_rate(gaps, ranks, 10)[0] - rate) < 0.03
-    assert noise_rate(gaps, np.minimum(ranks, 1), 10)[0] < rate / 2  # gaps alone do not see it
+    assert abs(rate_of(gaps, ranks, 10)[0] - rate) < 0.03
+    assert rate_of(gaps, np.minimum(ranks, 1), 10)[0] < rate / 2  # gaps alone do not see it
 
 
 def test_with_two_classes_gaps_alone_say_how_many_labels_are_wrong():
     (gaps, ranks), _ = guesses(0.3, 5.0)
-    assert abs(noise_rate(gaps, ranks, 2)[0] - 0.3) < 0.04
+    assert abs(rate_of(gaps, ranks, 2)[0] - 0.3) < 0.04
 
 
 def test_ranks_of_very_many_classes_are_counted_in_groups():
     chance = np.random.default_rng(0)
     ranks = np.where(chance.random((3, 5000)) < 0.3, chance.integers(1, 20_000, (3, 5000)), 0)
-    assert abs(noise_rate(np.ones((3, 5000)), ranks, 20_000)[0] - 0.3) < 0.03
+    assert abs(rate_of(np.ones((3, 5000)), ranks, 20_000)[0] - 0.3) < 0.03
 
 
 def test_epochs_have_one_rate_the_surer_ones_count_more_and_the_last_ranks_bound_it():
@@ -306,25 +310,35 @@ def test_epochs_have_one_rate_the_surer_ones_count_more_and_the_last_ranks_bound
     assert _joint_rate([peaked(0.6, 3, 0.3)]) == pytest.approx(0.3, abs=0.01)
 
 
+@pytest.mark.parametrize("rate", [0.0, 0.05, 0.4])
+def test_classes_that_the_network_has_not_learned_are_no_noise(rate):
+    (gaps, ranks), wrong = guesses(rate, 5.0, anywhere=True)
+    rare = np.arange(len(wrong)) % 10 == 0  # all of them refused, and far from the best
+    gaps, ranks = np.where(rare, -abs(gaps), gaps), np.where(rare, 8, ranks)
+    found = rate_of(gaps, ranks, 10, given=rare.astype(int))
+    assert abs(found.rate - rate) < 0.03 and found.interval[0] <= wrong.mean() <= found.interval[1]
+    assert rate_of(gaps, ranks, 10).rate > rate + 0.03  # they would count as wrong
+
+
 def test_few_samples_have_a_wide_interval():
     widths = []
     for count in (100, 10_000):
         (gaps, ranks), _ = guesses(0.3, 3.0, count)
-        low, high = noise_rate(gaps, ranks, 10)[1]
+        low, high = rate_of(gaps, ranks, 10)[1]
         widths.append(high - low)
     assert widths[0] > 3 * widths[1]
 
 
 def test_of_ten_right_labels_nobody_can_be_sure():
     for classes in (2, 3):
-        rate, (low, high), _ = noise_rate(np.full((4, 10), 5.0), np.zeros((4, 10)), classes)
+        rate, (low, high), _ = rate_of(np.full((4, 10), 5.0), np.zeros((4, 10)), classes)
         assert 0 < rate <= 0.1 and low == 0 and high == pytest.approx(0.3 + rate)
 
 
 @pytest.mark.parametrize(("competence", "anywhere", "within"), [(3.0, False, 0.1), (5.0, True, 0.2)])
 def test_of_labels_that_are_wrong_with_some_probability_that_share_is_wrong(competence, anywhere, within):
     (gaps, ranks), wrong = guesses(0.2, competence, 40_000, anywhere=anywhere)
-    likely = noise_rate(gaps[:1], ranks[:1], 10)[2]
+    likely = rate_of(gaps[:1], ranks[:1], 10)[2]
     assert wrong[gaps[0] < 0].mean() < 0.7  # others are refused by mistake
     for group in np.array_split(np.argsort(likely), 10):
         assert wrong[group].mean() == pytest.approx(likely[group].mean(), abs=within)

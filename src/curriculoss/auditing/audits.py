@@ -308,6 +308,6 @@ def estimate_noise(run: Run | Path | str, score: str = DEFAULT_SCORE) -> NoiseEs
 def _estimate(
     seen: Trajectories, scores: NDArray[np.float64], given: NDArray[np.int64], num_classes: int
 ) -> NoiseEstimate:
-    found = estimate.noise_rate(seen.gap, seen.rank, num_classes)
+    found = estimate.noise_rate(seen.gap, seen.rank, given, num_classes)
     p_wrong = estimate.probabilities(scores, found.likely, found.rate)
     return NoiseEstimate(found.rate, found.interval, p_wrong, given, seen.suggested, num_classes)

@@ -14,6 +14,9 @@ memorised many labels, but it misses labels that are confused with a similar cla
 into the last fifth of the ranks than there are is cut down to what fits: otherwise the hard samples of a network that
 has memorised the easy ones would count as noise.
 
+A class that the network has not learned yet, because it is rare, says nothing about its labels: all of them would seem
+to be wrong. Both fits leave it out until it is predicted at least half as often as labels are on average.
+
 Rates are posterior means under a uniform prior. Fits are repeated for resampled counts (bootstrap). Early in training
 the network knows too little, and its own errors look like noise; late in training it has learned people's mistakes. The
 second half of the epochs is used if ranks explain most of the noise there, their fit agrees with the last ranks and the
@@ -39,6 +42,7 @@ GAP_SCALES = np.geomspace(0.02, 4, 25)  # scale of the fall of gaps, relative to
 STRETCHES = np.array([0.5, 0.75, 1.0])  # exponents of the fall of ranks
 BOOTSTRAPS = 20  # per epoch
 MOSTLY_RANDOM = 0.75  # share of the noise that ranks must explain for the second half of the epochs to be used
+LEARNED_CLASS = 0.5  # a class counts once its labels are predicted this often, relative to all labels
 COMPETENT = 0.5  # share of the right labels that the network must predict for the same
 LEARNED_WRONG = 0.15  # share of the labels learned after the first quarter of the epochs that may be wrong
 UNSEEN = 3.0  # wrong labels that may go unseen in any data (95 %, by the rule of three)
@@ -136,18 +140,19 @@ def posterior(support: Floats) -> Floats:
     return found
 
 
-def noise_rate(gaps: NDArray[Any], ranks: NDArray[Any], num_classes: int, seed: int = 0) -> NoiseRate:
+def noise_rate(gaps: NDArray[Any], ranks: NDArray[Any], given: NDArray[np.int64], num_classes: int) -> NoiseRate:
     """Estimate how many labels are wrong.
 
     Args:
         gaps: (E, N) gaps between the two best logits, negative where the best is not the given label.
         ranks: (E, N) ranks of the given labels among the logits; 0 is the best.
+        given: (N,) class numbers of the given labels.
         num_classes: The number of classes.
-        seed: Seed of the bootstrap.
     """
-    chance = np.random.default_rng(seed)
-    by_gap = [_fit_gaps(-row.astype(np.float64), chance) for row in gaps]
-    by_rank = _fit_ranks(ranks, num_classes, chance)
+    chance = np.random.default_rng(0)
+    learned = [_of_learned_classes(row > 0, given, num_classes) for row in gaps]
+    by_gap = [_fit_gaps(-row[some].astype(np.float64), chance) for row, some in zip(gaps, learned, strict=True)]
+    by_rank = _fit_ranks([row[some] for row, some in zip(ranks, learned, strict=True)], num_classes, chance)
     refused = (gaps < 0).mean(1)
     chosen = _believed_epochs(by_gap, by_rank, refused)
     epochs = slice(chosen.start, chosen.stop)
@@ -162,6 +167,13 @@ def noise_rate(gaps: NDArray[Any], ranks: NDArray[Any], num_classes: int, seed: 
     fits, rows = (by_gap, -gaps) if gap_rate > rank_rate else (by_rank, ranks)
     likely = np.mean([fits[epoch].of(rows[epoch]) for epoch in chosen], axis=0)
     return NoiseRate(rate, interval, likely)
+
+
+def _of_learned_classes(predicted: NDArray[np.bool_], given: NDArray[np.int64], num_classes: int) -> NDArray[np.bool_]:
+    """Which labels are of a class that the network has learned."""
+    shares = np.bincount(given, predicted, num_classes) / np.maximum(np.bincount(given, minlength=num_classes), 1)
+    found: NDArray[np.bool_] = (shares >= LEARNED_CLASS * predicted.mean())[given]
+    return found
 
 
 def _believed_epochs(by_gap: Sequence[Fit], by_rank: Sequence[Fit], refused: Floats) -> range:
@@ -202,7 +214,7 @@ def _fit_gaps(against: Floats, chance: np.random.Generator) -> Fit:
     return Fit(shares * counts.sum(1) / len(size), of_all, edges[:-1], np.array([0.0, *likely]))
 
 
-def _fit_ranks(ranks: NDArray[Any], num_classes: int, chance: np.random.Generator) -> list[Fit]:
+def _fit_ranks(ranks: Sequence[NDArray[Any]], num_classes: int, chance: np.random.Generator) -> list[Fit]:
     """Fit the ranks of labels, for each epoch."""
     if num_classes == 2:  # a label that is not the first is the last: ranks say nothing
         nothing = Fit(np.zeros(1 + BOOTSTRAPS), np.where(GRID, -np.inf, 0.0), np.array([1]), np.zeros(2))
@@ -213,10 +225,11 @@ def _fit_ranks(ranks: NDArray[Any], num_classes: int, chance: np.random.Generato
     falling = np.exp(-((np.arange(num_classes) / scale) ** STRETCHES[:, None])).reshape(-1, num_classes)
     falling = np.add.reduceat(falling / falling.sum(1, keepdims=True), starts, axis=1)
     mixture = Mixture(falling, np.diff([1, *edges]) / (num_classes - 1))
-    tail, count = -(-(num_classes - 1) // 5), ranks.shape[1]
+    tail = -(-(num_classes - 1) // 5)
     fits = []
-    for row in ranks.astype(np.int64):
-        of_rank = np.bincount(row, minlength=num_classes)
+    for row in ranks:
+        count = len(row)
+        of_rank = np.bincount(row.astype(np.int64), minlength=num_classes)
         counts = np.add.reduceat(of_rank, starts)
         drawn = chance.multinomial(count, counts / count, size=BOOTSTRAPS)
         shares, support, likely = mixture.fit(np.vstack([counts, drawn]))
