@@ -67,7 +67,7 @@ def test_there_are_at_least_100_suspects_and_as_many_as_labels_estimated_to_be_w
     result, *_ = found
     assert len(result.suspects) == 100 > result.noise_rate * len(result)
     assert result.suspects.tolist() == result.ranked[:100].tolist()
-    assert len(replace(result, noise=replace(result.noise, rate=0.75)).suspects) == 180
+    assert len(replace(result, noise_rate=0.75).suspects) == 180
     assert len(audit(*blobs(60)[:2], settings=QUICK).suspects) == 60  # all there are
 
 
@@ -167,7 +167,7 @@ def test_every_sample_is_trained_on_and_its_margins_are_those_of_the_monitor(tmp
     np.testing.assert_allclose(result.trajectories.soft[-1], samples["last"], rtol=2e-3, atol=2e-3)
     np.testing.assert_allclose(-scores.mean(result.trajectories), samples["mean"], rtol=2e-3, atol=2e-3)
     np.testing.assert_allclose(-scores.slope(result.trajectories), samples["slope"], rtol=1e-2, atol=2e-3)
-    assert estimate_noise(tmp_path / "run").rate == result.noise_rate
+    assert estimate_noise(tmp_path / "run").noise_rate == result.noise_rate
 
 
 def test_an_audit_that_was_broken_off_goes_on_and_ends_with_the_same_scores(tmp_path):
@@ -246,7 +246,7 @@ def test_scores_are_what_they_are_called():
     expected["probability"] = (0.5 - np.array([1, 2, 3, 4]) / 10 @ (1 / (1 + np.exp(-soft)))).tolist()
     for name, wanted in expected.items():
         np.testing.assert_allclose(scores.SCORES[name](seen), wanted)
-    with pytest.raises(ValueError, match="unknown score 'best', expected one of mean, last"):
+    with pytest.raises(ValueError, match=r"unknown score 'best', did you mean 'last'\? Available: mean, last"):
         audit(*blobs(60)[:2], score="best")
 
 
@@ -303,7 +303,7 @@ def test_ranks_of_very_many_classes_are_counted_in_groups():
 
 def test_epochs_have_one_rate_the_surer_ones_count_more_and_the_last_ranks_bound_it():
     def peaked(at, sure, bound=1.0):
-        return Fit(np.zeros(1), -(((GRID - at) / 0.01) ** 2) * sure, np.zeros(0), np.zeros(1), bound)
+        return Fit(-(((GRID - at) / 0.01) ** 2) * sure, np.zeros(0), np.zeros(1), bound)
 
     assert _joint_rate([peaked(0.2, 1), peaked(0.6, 3)]) == pytest.approx(0.5, abs=0.01)
     assert _joint_rate([peaked(0.2, 1)]) == pytest.approx(0.2, abs=0.01)
@@ -311,13 +311,13 @@ def test_epochs_have_one_rate_the_surer_ones_count_more_and_the_last_ranks_bound
 
 
 @pytest.mark.parametrize("rate", [0.0, 0.05, 0.4])
-def test_classes_that_the_network_has_not_learned_are_no_noise(rate):
+def test_rare_classes_that_the_network_has_not_learned_are_no_noise(rate):
     (gaps, ranks), wrong = guesses(rate, 5.0, anywhere=True)
-    rare = np.arange(len(wrong)) % 10 == 0  # all of them refused, and far from the best
+    rare = np.arange(len(wrong)) % 25 == 0  # all of them refused, and far from the best
     gaps, ranks = np.where(rare, -abs(gaps), gaps), np.where(rare, 8, ranks)
-    found = rate_of(gaps, ranks, 10, given=rare.astype(int))
+    found = rate_of(gaps, ranks, 10, given=np.where(rare, 9, np.arange(len(wrong)) % 9))
     assert abs(found.rate - rate) < 0.03 and found.interval[0] <= wrong.mean() <= found.interval[1]
-    assert rate_of(gaps, ranks, 10).rate > rate + 0.03  # they would count as wrong
+    assert rate_of(gaps, ranks, 10).rate > found.rate + 0.01  # they would count as wrong
 
 
 def test_few_samples_have_a_wide_interval():

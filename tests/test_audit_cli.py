@@ -357,7 +357,10 @@ def test_the_command_that_comes_next_works_as_printed(tmp_path):
     (tmp_path / "y.txt").write_text("\ufeff" + "\n".join(["a", "b"] * 20) + "\n\n", "utf-8")
     given = ("audit", tmp_path / "x.npy", "--labels", tmp_path / "y.txt", "--epochs", "1", "--out", tmp_path / "out")
     said = run(*given).stdout
-    assert estimate_noise(tmp_path / "out").rate == json.loads((tmp_path / "out/noise.json").read_text())["noise_rate"]
+    assert (
+        estimate_noise(tmp_path / "out").noise_rate
+        == json.loads((tmp_path / "out/noise.json").read_text())["noise_rate"]
+    )
     decided(tmp_path / "decisions.csv", "0,,keep,a")
     (line,) = (line for line in said.splitlines() if line.startswith("then: "))
     words = shlex.split(line)[2:]

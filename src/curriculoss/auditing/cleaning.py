@@ -136,7 +136,9 @@ def clean(
         raise DataError(f"{decisions}: fewer than two classes would be left")
     numbered = source.dataset.train.paths is None and names == tuple(map(str, range(len(names))))
     if empty and (numbered or _has_class_names(path)):
-        raise DataError(f"{decisions}: class {names[empty[0]]} would be left without samples; training needs some of each")
+        raise DataError(
+            f"{decisions}: class {names[empty[0]]} would be left without samples; training needs some of each"
+        )
     folder.mkdir(parents=True, exist_ok=True)
     copy = Copy(source, path, folder, stay, os.link if link else shutil.copyfile, label)
     written, places = WRITERS["folder" if path.is_dir() else path.suffix.lower()](copy)
