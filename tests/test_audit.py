@@ -367,7 +367,7 @@ def test_ranks_beyond_float16_are_kept_and_margins_beyond_it_are_finite():
     recorder.on_step(Step(logits, torch.tensor([0]), torch.tensor([0]), torch.zeros(()), None, 0.1))
     recorder.on_epoch_end(EpochResult(1, 0.1, 0.0, None, 0.0, 0.0))
     assert recorder.rows["rank"][0].tolist() == [70_000]
-    assert all(np.isfinite(recorder.rows[name][0]).all() for name in ("soft", "hard", "gap"))
+    assert all(recorder.rows[name][0].isfinite().all() for name in ("soft", "hard", "gap"))
 
 
 def test_a_gap_is_that_of_the_best_two_and_negative_where_the_label_is_not_the_best():

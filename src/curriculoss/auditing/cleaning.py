@@ -127,9 +127,10 @@ def clean(
         raise DataError(f"{folder} is inside {path}; give a folder outside")
     source = read_audited(path, labels, label=label)
     made = read_decisions(Path(os.path.expanduser(decisions)), source)
-    dropped = {each.index for each in made if each.decision == "drop"}
-    new = source.given | {each.index: each.label for each in made}
-    stay = {i: number for i, number in new.items() if i not in dropped}
+    stay = source.given | {each.index: each.label for each in made}
+    for each in made:
+        if each.decision == "drop":
+            del stay[each.index]
     empty = sorted(set(source.given.values()) - set(stay.values()))
     names = source.dataset.class_names
     if len(set(stay.values())) < 2:
@@ -141,7 +142,10 @@ def clean(
         )
     folder.mkdir(parents=True, exist_ok=True)
     copy = Copy(source, path, folder, stay, os.link if link else shutil.copyfile, label)
-    written, places = WRITERS["folder" if path.is_dir() else path.suffix.lower()](copy)
+    if path.is_dir():
+        written, places = folder, _write_folders(copy)
+    else:
+        written, places = WRITERS[path.suffix.lower()](copy), _place_images(copy)
     rows = [
         (
             each.index, source.paths.get(each.index, ""), each.decision, names[source.given[each.index]],
@@ -210,11 +214,8 @@ def _decision(where: str, row: dict[str, Any], source: AuditedData, classes: dic
     return Decision(index, choice, classes[label])
 
 
-Written = tuple[Path, dict[int, str]]  # the path to train on, and where each image went
-
-
-def _write_folders(copy: Copy) -> Written:
-    """Write class folders, and copy the folders test and val beside train."""
+def _write_folders(copy: Copy) -> dict[int, str]:
+    """Write class folders, and copy the folders test and val beside train. Returns where each image went."""
     paths, names = copy.source.paths, copy.source.dataset.class_names
     first = Path(next(iter(paths.values()))).relative_to(copy.path).parts
     below = copy.path / "train" if first[0] == "train" and len(first) > 2 else copy.path  # as the reader has it
@@ -235,15 +236,15 @@ def _write_folders(copy: Copy) -> Written:
         for name in ("test", "val"):
             if (copy.path / name).is_dir():
                 shutil.copytree(copy.path / name, copy.out / name)
-    return copy.out, places
+    return places
 
 
-def _write_npz(copy: Copy) -> Written:
+def _write_npz(copy: Copy) -> Path:
     with reading(copy.path, "a .npz file"), np.load(copy.path, allow_pickle=False) as archive:
         return _write_arrays(copy, {name: archive[name] for name in archive.files})
 
 
-def _write_npy(copy: Copy) -> Written:
+def _write_npy(copy: Copy) -> Path:
     """Write samples and labels as one .npz file, which training reads."""
     classes = copy.source.classes
     if not np.array_equal(classes, np.arange(len(classes))):
@@ -252,35 +253,33 @@ def _write_npy(copy: Copy) -> Written:
     return _write_arrays(copy, {"x": samples, "y": classes[list(copy.source.given.values())]})
 
 
-def _write_arrays(copy: Copy, arrays: dict[str, NDArray[Any]]) -> Written:
+def _write_arrays(copy: Copy, arrays: dict[str, NDArray[Any]]) -> Path:
     """Write x, y and y_clean without the dropped rows, and other arrays as they are."""
     chosen = {"x": copy.rows, "y": copy.label_rows, "y_clean": copy.rows}
     kept: Any = {name: array[chosen[name]] if name in chosen else array for name, array in arrays.items()}
     out = copy.out / f"{copy.path.stem}.npz"
     write(out, lambda file: np.savez(file, **kept))
-    return out, {}
+    return out
 
 
 def _label_column(copy: Copy, columns: Sequence[str]) -> str:
     return str(copy.label_column or next(name for name in LABEL_COLUMNS if name in columns))
 
 
-def _write_csv(copy: Copy) -> Written:
+def _write_csv(copy: Copy) -> Path:
     """Write rows as they are, but for changed labels."""
     with copy.path.open(encoding="utf-8-sig", newline="") as file:
         head, *rows = (row for row in csv.reader(file) if row)
     column = head.index(_label_column(copy, head))
     labels = [rows[i][column] for i in copy.label_rows]
-    kept = [rows[i] for i in copy.rows]
-    for row, label in zip(kept, labels, strict=True):
-        row[column] = label
+    kept = [[*rows[i][:column], label, *rows[i][column + 1 :]] for i, label in zip(copy.rows, labels, strict=True)]
     out = copy.out / copy.path.name
     with out.open("w", encoding="utf-8", newline="") as file:
         csv.writer(file, lineterminator="\n").writerows([head, *kept])
-    return out, _place_images(copy)
+    return out
 
 
-def _write_parquet(copy: Copy) -> Written:
+def _write_parquet(copy: Copy) -> Path:
     from pyarrow import parquet
 
     before = parquet.read_table(copy.path)
@@ -289,11 +288,11 @@ def _write_parquet(copy: Copy) -> Written:
     kept = before.take(copy.rows).set_column(column, before.field(name), before[name].take(copy.label_rows))
     out = copy.out / copy.path.name
     parquet.write_table(kept, out)
-    return out, _place_images(copy)
+    return out
 
 
 def _place_images(copy: Copy) -> dict[int, str]:
-    """Copy the image files that a table names, which are relative to its folder."""
+    """Copy the image files that a table names, which are relative to its folder. Returns where each went."""
     base = copy.path.resolve().parent
     places = {}
     for i in sorted(copy.labels.keys() & copy.source.paths.keys()):
@@ -305,10 +304,4 @@ def _place_images(copy: Copy) -> dict[int, str]:
     return places
 
 
-WRITERS: dict[str, Callable[[Copy], Written]] = {
-    "folder": _write_folders,
-    ".npz": _write_npz,
-    ".npy": _write_npy,
-    ".csv": _write_csv,
-    ".parquet": _write_parquet,
-}
+WRITERS = {".npz": _write_npz, ".npy": _write_npy, ".csv": _write_csv, ".parquet": _write_parquet}
