@@ -9,7 +9,7 @@ import io
 import numpy as np
 import pytest
 
-from curriculoss.auditing import Audit, NoiseEstimate, clean
+from curriculoss.auditing import Audit, clean
 from curriculoss.auditing.audited_data import from_arrays
 from curriculoss.auditing.trajectories import Trajectories
 from tests.browser import browse, in_browser
@@ -28,10 +28,10 @@ def page(tmp_path):
     order = np.array([list(source.classes).index(name) for name in CLASSES])
     given, suggested = order[given], order[suggested]
     soft = np.linspace(-2, 2, 5)[:, None] - np.arange(count)[::-1] / 4
-    noise = NoiseEstimate(0.5, (0.4, 0.6), np.linspace(1, 0, count), given, suggested, 4)
+    noise = (0.5, (0.4, 0.6), np.linspace(1, 0, count), given, suggested, 4)
     seen = Trajectories(soft, soft, soft, soft, soft[-1], suggested)
     np.savez(tmp_path / "data.npz", x=np.arange(24.0).reshape(12, 2), y=source.classes[given])
-    Audit(source, np.arange(count), np.arange(count)[::-1] / 1.0, noise, seen).save(tmp_path)
+    Audit(*noise, source, np.arange(count), np.arange(count)[::-1] / 1.0, seen).save(tmp_path)
     return tmp_path / "audit.html"
 
 

@@ -259,6 +259,30 @@ def test_a_numbered_class_must_not_be_left_empty(tmp_path):
     assert "class 1 would be left without samples" in said
 
 
+def test_a_class_with_a_name_in_the_file_must_not_be_left_empty(tmp_path):
+    np.savez(tmp_path / "own.npz", x=np.eye(4), y=["a", "b", "c", "c"], class_names=["c", "b", "a"])
+    said = refused("clean", tmp_path / "own.npz", "--decisions", decided(tmp_path / "d.csv", "1,,fix,c"), "--out",
+                   tmp_path / "new")  # fmt: skip
+    assert "class b would be left without samples" in said
+
+
+@pytest.mark.parametrize("kind", ["npz", "parquet"])
+def test_cleaned_labels_are_written_as_the_file_has_them(kind, tmp_path):
+    path, labels = tmp_path / f"own.{kind}", [10, 20, 30] * 2
+    if kind == "npz":
+        np.savez(path, x=np.eye(6), y=labels)
+    else:
+        table = pyarrow.table({"x": np.arange(6.0), "label": pyarrow.array(labels, pyarrow.int16())})
+        parquet.write_table(table, path)
+    run("clean", path, "--decisions", decided(tmp_path / "d.csv", "0,,fix,30", "4,,drop,"), "--out", tmp_path / "new")
+    if kind == "npz":
+        with np.load(tmp_path / "new/own.npz") as archive:
+            assert archive["y"].tolist() == [30, 20, 30, 10, 30]
+    else:
+        column = parquet.read_table(tmp_path / "new/own.parquet")["label"]
+        assert column.to_pylist() == [30, 20, 30, 10, 30] and column.type == pyarrow.int16()
+
+
 def test_a_misspelt_class_may_be_left_empty(tmp_path):
     (tmp_path / "own.csv").write_text("x,label\n1,cat\n2,dog\n3,catt\n")
     done = run("clean", tmp_path / "own.csv", "--decisions", decided(tmp_path / "d.csv", "2,,fix,cat"), "--out",
@@ -335,7 +359,10 @@ def test_the_command_that_comes_next_works_as_printed(tmp_path):
     (tmp_path / "y.txt").write_text("\ufeff" + "\n".join(["a", "b"] * 20) + "\n\n", "utf-8")
     given = ("audit", tmp_path / "x.npy", "--labels", tmp_path / "y.txt", "--epochs", "1", "--out", tmp_path / "out")
     said = run(*given).stdout
-    assert estimate_noise(tmp_path / "out").rate == json.loads((tmp_path / "out/noise.json").read_text())["noise_rate"]
+    assert (
+        estimate_noise(tmp_path / "out").noise_rate
+        == json.loads((tmp_path / "out/noise.json").read_text())["noise_rate"]
+    )
     decided(tmp_path / "decisions.csv", "0,,keep,a")
     (line,) = (line for line in said.splitlines() if line.startswith("then: "))
     words = shlex.split(line)[2:]

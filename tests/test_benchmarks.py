@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks import audit, auto, embeddings, regime
+from benchmarks import audit, auto, embeddings, low_rates, regime
 from curriculoss.paper.experiments import CE, Cell
 from curriculoss.paper.scales import REGIME
 
@@ -51,6 +51,14 @@ def test_large_embeddings_are_audited_as_a_user_would(tmp_path):
     embeddings.main(["--quick", "--out", str(tmp_path / "embeddings.csv")])
     (row,) = audit.load(tmp_path / "embeddings.csv")
     assert row["within"] == "True" and float(row["found"]) > 0.95 and 0.1 < float(row["gigabytes"]) < 4
+
+
+def test_low_rates_are_estimated_and_labels_are_counted_by_p_wrong(tmp_path):
+    low_rates.main(["--quick", "--out", str(tmp_path / "rates.csv")])
+    (row,) = audit.load(tmp_path / "rates.csv")
+    assert row["data"] == "breast cancer" and float(row["mean_error"]) < 0.02
+    groups = [row[key].split(":")[0] for key in row if key.startswith("p_wrong")]
+    assert sum(map(int, groups)) == 2 * 569  # every label of both audits
 
 
 def test_nce_aul_is_as_tuned_for_the_data_at_hand():

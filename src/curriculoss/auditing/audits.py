@@ -11,13 +11,14 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from curriculoss._checks import check_known
 from curriculoss._files import write_json
 from curriculoss._text import percent
 from curriculoss.auditing import estimate
 from curriculoss.auditing.audited_data import AuditedData, read_audited
 from curriculoss.auditing.estimate import NoiseEstimate
 from curriculoss.auditing.recipe import audit_spec
-from curriculoss.auditing.scores import DEFAULT_SCORE, SCORES, against_truth, check_score
+from curriculoss.auditing.scores import DEFAULT_SCORE, SCORES, against_truth
 from curriculoss.auditing.spreadsheets import write_cells
 from curriculoss.auditing.trajectories import Recorder, Trajectories
 from curriculoss.errors import InvalidValueError
@@ -33,14 +34,13 @@ RUN_FOLDER = "run"  # subfolder with the run of the audit command
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Audit:
-    """Result of an audit; arrays have one entry per audited sample.
+class Audit(NoiseEstimate):
+    """Result of an audit: the estimated noise, and what it is about; arrays have one entry per audited sample.
 
     Attributes:
         data: The audited data.
         position: The position of each audited sample in `data`; all of them, unless a subset was audited.
         scores: How suspicious each label is.
-        noise: The estimated noise, with the numbers of given and suggested classes.
         trajectories: What the network made of each sample in each epoch.
         wrong: Which labels are wrong, in trials where that is known.
 
@@ -59,16 +59,8 @@ class Audit:
     data: AuditedData
     position: NDArray[np.int64]
     scores: NDArray[np.float64]
-    noise: NoiseEstimate
     trajectories: Trajectories
     wrong: NDArray[np.bool_] | None = None
-
-    def __repr__(self) -> str:
-        low, high = self.interval
-        return f"Audit({len(self)} samples, noise rate {self.noise_rate:.4f} ({low:.4f} to {high:.4f}))"
-
-    def __len__(self) -> int:
-        return len(self.scores)
 
     @property
     def classes(self) -> NDArray[Any]:
@@ -78,37 +70,17 @@ class Audit:
     @cached_property
     def given(self) -> NDArray[Any]:
         """The labels as the data have them."""
-        return self.classes[self.noise.given]
+        return self.classes[self.given_number]
 
     @cached_property
     def suggested(self) -> NDArray[Any]:
         """The best label apart from the given one."""
-        return self.classes[self.noise.suggested]
+        return self.classes[self.suggested_number]
 
     @cached_property
     def index(self) -> NDArray[np.int64]:
         """The position of each sample in the input, which also counts samples that could not be read."""
         return self.data.index[self.position]
-
-    @property
-    def p_wrong(self) -> NDArray[np.float64]:
-        """The estimated probability that each label is wrong; it rises with the score."""
-        return self.noise.p_wrong
-
-    @property
-    def noise_rate(self) -> float:
-        """The estimated share of wrong labels."""
-        return self.noise.rate
-
-    @property
-    def interval(self) -> tuple[float, float]:
-        """The 95 % interval of the noise rate."""
-        return self.noise.interval
-
-    @property
-    def confusion(self) -> NDArray[np.float64]:
-        """(K, K): the estimated probability of each given label (column) for samples of each true class (row)."""
-        return self.noise.confusion
 
     @property
     def headline(self) -> str:
@@ -171,7 +143,7 @@ class Audit:
             "confusion": np.round(self.confusion, 6).tolist() if len(names) <= MATRIX_CLASSES else None,
             "pairs": [
                 {"given": names[given], "suggested": names[suggested], "count": round(count, 2)}
-                for given, suggested, count in self.noise.pairs(MOST_PAIRS)
+                for given, suggested, count in self.pairs(MOST_PAIRS)
             ],
             **({} if self.wrong is None else {"against_truth": against_truth(self.scores, self.wrong)}),
         }
@@ -248,7 +220,7 @@ def audit(
     """
     if int(os.environ.get("WORLD_SIZE", 1)) > 1:
         raise InvalidValueError("an audit runs in one process: start it without torchrun")
-    check_score(score)
+    check_known("score", score, SCORES)
     given = dict(settings or {})
     source = read_audited(data, labels, label=given.get("label"), data_dir=data_dir, download=download)
     spec = audit_spec(source.name, source.dataset, given)
@@ -266,14 +238,9 @@ def audit(
         assert folder is not None
         seen = Trajectories.read(Run(folder))
     scores = SCORES[score](seen)
-    return Audit(
-        data=source,
-        position=task.index.numpy(),
-        scores=scores,
-        noise=_estimate(seen, scores, task.given.numpy(), source.dataset.num_classes),
-        trajectories=seen,
-        wrong=None if task.clean is None else (task.clean != task.given).numpy(),
-    )
+    wrong = None if task.clean is None else (task.clean != task.given).numpy()
+    noise = _estimate(seen, scores, task.given.numpy(), source.dataset.num_classes)
+    return Audit(**vars(noise), data=source, position=task.index.numpy(), scores=scores, trajectories=seen, wrong=wrong)
 
 
 def estimate_noise(run: Run | Path | str, score: str = DEFAULT_SCORE) -> NoiseEstimate:
@@ -292,11 +259,11 @@ def estimate_noise(run: Run | Path | str, score: str = DEFAULT_SCORE) -> NoiseEs
         >>> from curriculoss.auditing import audit, estimate_noise
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     found = audit(np.repeat(np.eye(3), 20, axis=0), [0, 1, 2] * 20, out=folder)
-        ...     same = estimate_noise(folder).rate == found.noise_rate
+        ...     same = estimate_noise(folder).noise_rate == found.noise_rate
         >>> same
         True
     """
-    check_score(score)
+    check_known("score", score, SCORES)
     if not isinstance(run, Run):
         inner = Path(run) / RUN_FOLDER
         run = Run(inner if inner.is_dir() else Path(run))
@@ -308,6 +275,6 @@ def estimate_noise(run: Run | Path | str, score: str = DEFAULT_SCORE) -> NoiseEs
 def _estimate(
     seen: Trajectories, scores: NDArray[np.float64], given: NDArray[np.int64], num_classes: int
 ) -> NoiseEstimate:
-    found = estimate.noise_rate(seen.gap, seen.rank, num_classes)
+    found = estimate.noise_rate(seen.gap, seen.rank, given, num_classes)
     p_wrong = estimate.probabilities(scores, found.likely, found.rate)
     return NoiseEstimate(found.rate, found.interval, p_wrong, given, seen.suggested, num_classes)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from curriculoss._files import write, write_json
 from curriculoss.auditing.audited_data import AuditedData, read_audited
@@ -68,10 +69,17 @@ class Copy:
     place: Callable[[str, str], object]  # copies a file, or links it
     label_column: str | None
 
-    def named(self, as_text: bool) -> list[Any]:
-        """The classes of the samples that stay, as names or as numbers."""
-        numbers = [self.labels[i] for i in sorted(self.labels)]
-        return [self.source.dataset.class_names[number] for number in numbers] if as_text else numbers
+    @property
+    def rows(self) -> list[int]:
+        """The positions of the samples that stay."""
+        return sorted(self.labels)
+
+    @property
+    def label_rows(self) -> list[int]:
+        """For each of `rows` a position with the label that it is to have: files write a class in ways of their own."""
+        given = self.source.given
+        examples = {number: i for i, number in given.items()}
+        return [i if self.labels[i] == given[i] else examples[self.labels[i]] for i in self.rows]
 
 
 def clean(
@@ -119,18 +127,25 @@ def clean(
         raise DataError(f"{folder} is inside {path}; give a folder outside")
     source = read_audited(path, labels, label=label)
     made = read_decisions(Path(os.path.expanduser(decisions)), source)
-    dropped = {each.index for each in made if each.decision == "drop"}
-    new = source.given | {each.index: each.label for each in made}
-    stay = {i: number for i, number in new.items() if i not in dropped}
+    stay = source.given | {each.index: each.label for each in made}
+    for each in made:
+        if each.decision == "drop":
+            del stay[each.index]
     empty = sorted(set(source.given.values()) - set(stay.values()))
     names = source.dataset.class_names
     if len(set(stay.values())) < 2:
         raise DataError(f"{decisions}: fewer than two classes would be left")
-    if empty and source.dataset.train.paths is None and names == tuple(map(str, range(len(names)))):
-        raise DataError(f"{decisions}: class {empty[0]} would be left without samples; training needs some of each")
+    numbered = source.dataset.train.paths is None and names == tuple(map(str, range(len(names))))
+    if empty and (numbered or _has_class_names(path)):
+        raise DataError(
+            f"{decisions}: class {names[empty[0]]} would be left without samples; training needs some of each"
+        )
     folder.mkdir(parents=True, exist_ok=True)
     copy = Copy(source, path, folder, stay, os.link if link else shutil.copyfile, label)
-    written, places = WRITERS["folder" if path.is_dir() else path.suffix.lower()](copy)
+    if path.is_dir():
+        written, places = folder, _write_folders(copy)
+    else:
+        written, places = WRITERS[path.suffix.lower()](copy), _place_images(copy)
     rows = [
         (
             each.index, source.paths.get(each.index, ""), each.decision, names[source.given[each.index]],
@@ -147,6 +162,14 @@ def clean(
     )  # fmt: skip
     write_json(folder / "cleaned.json", asdict(report))
     return report
+
+
+def _has_class_names(path: Path) -> bool:
+    """Whether a file says which classes there are, not only which ones its samples have."""
+    if path.suffix.lower() != ".npz":
+        return False
+    with np.load(path, allow_pickle=False) as archive:
+        return "class_names" in archive.files
 
 
 def read_decisions(path: Path, source: AuditedData) -> list[Decision]:
@@ -191,11 +214,8 @@ def _decision(where: str, row: dict[str, Any], source: AuditedData, classes: dic
     return Decision(index, choice, classes[label])
 
 
-Written = tuple[Path, dict[int, str]]  # the path to train on, and where each image went
-
-
-def _write_folders(copy: Copy) -> Written:
-    """Write class folders, and copy the folders test and val beside train."""
+def _write_folders(copy: Copy) -> dict[int, str]:
+    """Write class folders, and copy the folders test and val beside train. Returns where each image went."""
     paths, names = copy.source.paths, copy.source.dataset.class_names
     first = Path(next(iter(paths.values()))).relative_to(copy.path).parts
     below = copy.path / "train" if first[0] == "train" and len(first) > 2 else copy.path  # as the reader has it
@@ -216,72 +236,63 @@ def _write_folders(copy: Copy) -> Written:
         for name in ("test", "val"):
             if (copy.path / name).is_dir():
                 shutil.copytree(copy.path / name, copy.out / name)
-    return copy.out, places
+    return places
 
 
-def _write_npz(copy: Copy) -> Written:
-    """Write all arrays; x, y and y_clean without the dropped rows."""
-    stay = np.array(sorted(copy.labels))
+def _write_npz(copy: Copy) -> Path:
     with reading(copy.path, "a .npz file"), np.load(copy.path, allow_pickle=False) as archive:
-        arrays = {name: archive[name] for name in archive.files}
-    as_text = arrays["y"].dtype.kind in "SU"
-    for name in {"x", "y", "y_clean"} & set(arrays):
-        arrays[name] = arrays[name][stay]
-    named = np.array(copy.named(as_text))
-    arrays["y"] = named if as_text else named.astype(arrays["y"].dtype)
-    out = copy.out / copy.path.name
-    write(out, lambda file: np.savez(file, **arrays))
-    return out, {}
+        return _write_arrays(copy, {name: archive[name] for name in archive.files})
 
 
-def _write_npy(copy: Copy) -> Written:
+def _write_npy(copy: Copy) -> Path:
     """Write samples and labels as one .npz file, which training reads."""
     classes = copy.source.classes
     if not np.array_equal(classes, np.arange(len(classes))):
         classes = classes.astype(str)  # names: class numbers start at 0 and have no holes
+    samples = np.load(copy.path, mmap_mode="r", allow_pickle=False)
+    return _write_arrays(copy, {"x": samples, "y": classes[list(copy.source.given.values())]})
+
+
+def _write_arrays(copy: Copy, arrays: dict[str, NDArray[Any]]) -> Path:
+    """Write x, y and y_clean without the dropped rows, and other arrays as they are."""
+    chosen = {"x": copy.rows, "y": copy.label_rows, "y_clean": copy.rows}
+    kept: Any = {name: array[chosen[name]] if name in chosen else array for name, array in arrays.items()}
     out = copy.out / f"{copy.path.stem}.npz"
-    values = np.load(copy.path, mmap_mode="r", allow_pickle=False)
-    write(out, lambda file: np.savez(file, x=values[np.array(sorted(copy.labels))], y=classes[copy.named(False)]))
-    return out, {}
+    write(out, lambda file: np.savez(file, **kept))
+    return out
 
 
 def _label_column(copy: Copy, columns: Sequence[str]) -> str:
     return str(copy.label_column or next(name for name in LABEL_COLUMNS if name in columns))
 
 
-def _write_csv(copy: Copy) -> Written:
+def _write_csv(copy: Copy) -> Path:
     """Write rows as they are, but for changed labels."""
     with copy.path.open(encoding="utf-8-sig", newline="") as file:
         head, *rows = (row for row in csv.reader(file) if row)
     column = head.index(_label_column(copy, head))
-    spelling = {number: rows[i][column] for i, number in copy.source.given.items()}  # class 1 may be 1, 01, 1.0 or true
-    for i, number in copy.labels.items():
-        if number != copy.source.given[i]:
-            rows[i][column] = spelling[number]
+    labels = [rows[i][column] for i in copy.label_rows]
+    kept = [[*rows[i][:column], label, *rows[i][column + 1 :]] for i, label in zip(copy.rows, labels, strict=True)]
     out = copy.out / copy.path.name
     with out.open("w", encoding="utf-8", newline="") as file:
-        csv.writer(file, lineterminator="\n").writerows([head, *(rows[i] for i in sorted(copy.labels))])
-    return out, _place_images(copy)
+        csv.writer(file, lineterminator="\n").writerows([head, *kept])
+    return out
 
 
-def _write_parquet(copy: Copy) -> Written:
-    import pyarrow
+def _write_parquet(copy: Copy) -> Path:
     from pyarrow import parquet
 
     before = parquet.read_table(copy.path)
     name = _label_column(copy, before.column_names)
-    kept = before.take(sorted(copy.labels))
-    kind = before.schema.field(name).type
-    plain = kind.value_type if pyarrow.types.is_dictionary(kind) else kind
-    as_text = pyarrow.types.is_string(plain) or pyarrow.types.is_large_string(plain)
-    values = pyarrow.array(copy.named(as_text)).cast(plain)
+    column = before.column_names.index(name)
+    kept = before.take(copy.rows).set_column(column, before.field(name), before[name].take(copy.label_rows))
     out = copy.out / copy.path.name
-    parquet.write_table(kept.set_column(kept.column_names.index(name), name, values), out)
-    return out, _place_images(copy)
+    parquet.write_table(kept, out)
+    return out
 
 
 def _place_images(copy: Copy) -> dict[int, str]:
-    """Copy the image files that a table names, which are relative to its folder."""
+    """Copy the image files that a table names, which are relative to its folder. Returns where each went."""
     base = copy.path.resolve().parent
     places = {}
     for i in sorted(copy.labels.keys() & copy.source.paths.keys()):
@@ -293,10 +304,4 @@ def _place_images(copy: Copy) -> dict[int, str]:
     return places
 
 
-WRITERS: dict[str, Callable[[Copy], Written]] = {
-    "folder": _write_folders,
-    ".npz": _write_npz,
-    ".npy": _write_npy,
-    ".csv": _write_csv,
-    ".parquet": _write_parquet,
-}
+WRITERS = {".npz": _write_npz, ".npy": _write_npy, ".csv": _write_csv, ".parquet": _write_parquet}

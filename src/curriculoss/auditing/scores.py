@@ -7,7 +7,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from curriculoss.auditing.trajectories import Trajectories
-from curriculoss.errors import InvalidValueError
 
 Floats = NDArray[np.float64]
 LAST_SHARE = 0.25  # of the epochs, for `last`
@@ -68,11 +67,6 @@ SCORES: Mapping[str, Callable[[Trajectories], Floats]] = {
     "mean+after": mean_and_after,
 }
 DEFAULT_SCORE = "probability"
-
-
-def check_score(name: str) -> None:
-    if name not in SCORES:
-        raise InvalidValueError(f"unknown score {name!r}, expected one of {', '.join(SCORES)}")
 
 
 def _average(rows: NDArray[Any]) -> Floats:

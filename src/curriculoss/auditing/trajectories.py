@@ -19,7 +19,6 @@ from curriculoss.fitting import Callback, EpochResult, Loop, Step, predictions
 from curriculoss.margin import soft_margin
 from curriculoss.runs import Run
 
-FLOAT16_MAX = float(np.finfo(np.float16).max)
 AFTER = "after"  # name of the .npz file of what is recorded after training
 
 
@@ -41,11 +40,11 @@ def rank_of_label(logits: Tensor, target: Tensor) -> Tensor:
     return (logits > logits.gather(1, target.unsqueeze(1))).sum(1)
 
 
-RECORDED: Mapping[str, tuple[str, Callable[[Tensor, Tensor], Tensor], Any]] = {  # file name, function, type
-    "soft": ("margins.npy", soft_margin, np.float16),
-    "hard": ("hard_margins.npy", hard_margin, np.float16),
-    "gap": ("gaps.npy", signed_gap, np.float16),
-    "rank": ("ranks.npy", rank_of_label, np.int32),
+RECORDED: Mapping[str, tuple[str, Callable[[Tensor, Tensor], Tensor], torch.dtype]] = {  # file name, function, type
+    "soft": ("margins.npy", soft_margin, torch.float16),
+    "hard": ("hard_margins.npy", hard_margin, torch.float16),
+    "gap": ("gaps.npy", signed_gap, torch.float16),
+    "rank": ("ranks.npy", rank_of_label, torch.int32),
 }
 
 
@@ -104,7 +103,7 @@ class Recorder(Callback):
 
     def __init__(self, num_samples: int, plain_batches: Callable[[], Batches], folder: Path | None = None) -> None:
         self.num_samples, self.plain_batches, self.folder = num_samples, plain_batches, folder
-        self.rows: dict[str, list[NDArray[Any]]] = {name: [] for name in RECORDED}
+        self.rows: dict[str, list[Tensor]] = {name: [] for name in RECORDED}
         self.seen: dict[str, Tensor] = {}
 
     def on_fit_begin(self, loop: Loop) -> None:
@@ -121,9 +120,8 @@ class Recorder(Callback):
 
     def on_epoch_end(self, result: EpochResult) -> None:
         for name, (_, _, kind) in RECORDED.items():
-            row = self.seen[name].cpu()
-            row = row.clamp(-FLOAT16_MAX, FLOAT16_MAX) if kind is np.float16 else row  # diverging margins would be inf
-            self.rows[name].append(row.numpy().astype(kind))
+            limit = torch.finfo(kind).max if kind.is_floating_point else math.inf  # diverging margins would be inf
+            self.rows[name].append(self.seen[name].cpu().clamp(-limit, limit).to(kind))
 
     def on_fit_end(self) -> None:
         margin, other = torch.empty(self.num_samples), torch.empty(self.num_samples, dtype=torch.int64)
@@ -133,13 +131,13 @@ class Recorder(Callback):
             place = index.cpu()
             margin[place] = soft_margin(logits, target).float().cpu()
             other[place] = logits.scatter(1, target.unsqueeze(1), -math.inf).argmax(1).cpu()
-        rows = {name: np.stack(each) for name, each in self.rows.items()}
+        rows = {name: torch.stack(each).numpy() for name, each in self.rows.items()}
         self.trajectories = Trajectories(**rows, after=margin.numpy(), suggested=other.numpy())
         if self.folder is not None:
             self.trajectories.save(self.folder)
 
     def state_dict(self) -> dict[str, Any]:
-        return {name: [torch.from_numpy(row) for row in rows] for name, rows in self.rows.items()}
+        return self.rows
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.rows = {name: [row.numpy() for row in rows] for name, rows in state.items()}
+        self.rows = state
