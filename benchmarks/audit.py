@@ -39,7 +39,7 @@ from curriculoss.auditing.recipe import audit_spec
 from curriculoss.data import Batches, Dataset
 from curriculoss.fitting import predictions
 from curriculoss.runs import Run, RunSpec, train
-from curriculoss.runs.executors import processes
+from curriculoss.runs.executors import LocalExecutor
 from curriculoss.runs.task import Task, make_network, make_task
 
 MNIST = {"data": "mnist", "subset": 10_000, "network": "cnn4", "width": 0.5}
@@ -270,7 +270,7 @@ def main(arguments: list[str] | None = None) -> None:
     missing = [(setting, method) for setting in settings for method in methods if (setting, method) not in done]
     print(f"{len(missing)} of {len(settings) * len(methods)} to do: {', '.join(' '.join(each) for each in missing)}")
     if missing and not given.dry_run:
-        with processes(given.jobs) as pool:
+        with LocalExecutor(given.jobs).pool(given.jobs) as pool:
             waiting = [pool.submit(measure, *each, given.out.parent / "runs", given.data_dir) for each in missing]
             for future in as_completed(waiting):
                 new = future.result()
