@@ -76,7 +76,7 @@ def test_command_that_is_printed_can_be_pasted(tmp_path):
 def test_help_says_what_data_may_hold():
     text = " ".join(run("train", "--help").stdout.split())
     assert "arrays x, y and perhaps x_test, y_test, y_clean" in text and "a column label, y or target" in text
-    assert "curriculoss train --data" in run("--help").stdout
+    assert "curriculoss train --loss mae --out run" in run("--help").stdout
 
 
 def test_every_setting_of_a_spec_has_an_option():

@@ -360,8 +360,11 @@ def _read_array(path: Path) -> Any:
                 raise InvalidValueError(f"expected one array, got {len(arrays)}")
             array = arrays[0]
         elif path.suffix in (".csv", ".txt"):
-            text = path.read_text(encoding="utf-8-sig").strip()
-            array = np.loadtxt(text.replace(",", " ").splitlines(), ndmin=2) if text else np.empty(0)
+            lines = path.read_text(encoding="utf-8-sig").replace(",", " ").splitlines()
+            rows = [[float(x) for x in line.split()] for line in lines if line.strip()]
+            if len({len(row) for row in rows}) > 1:
+                raise InvalidValueError("expected as many numbers in every line")
+            array = np.array(rows)
         else:
             raise InvalidValueError("expected a .npy, .npz, .csv or .txt file")
         if array.dtype.kind not in "iuf":

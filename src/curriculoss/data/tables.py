@@ -157,7 +157,7 @@ def _vectors(path: Path, name: str, column: Any) -> NDArray[Any]:
 
     with reading(f"{path}: column {name!r}", "lists of numbers"):
         lengths, flat = compute.list_value_length(column), compute.list_flatten(column)
-        if flat.null_count or len(compute.unique(lengths)) != 1:
+        if flat.null_count or len(compute.unique(lengths)) != 1 or not lengths[0].as_py():
             raise DataError(f"{path}: expected lists of one length, without missing numbers, in column {name!r}")
         rows: NDArray[Any] = flat.to_numpy(zero_copy_only=False).reshape(len(column), lengths[0].as_py())
     return rows if rows.flags.writeable else rows.copy()  # torch warns about arrays that it must not write to
