@@ -85,10 +85,11 @@ def measure(name: str, noise: Sequence[str], seeds: Sequence[int]) -> dict[str, 
         "mean_error": f"{np.mean([abs(x.noise_rate - rate) for (x, _), rate in zip(found, rates, strict=True)]):.4f}",
         "inside_interval": f"{np.mean(inside):.2f}",
     }
-    p, wrong = (np.concatenate(each) for each in zip(*((result.p_wrong, bad) for result, bad in found), strict=True))
+    p = np.concatenate([result.p_wrong for result, _ in found])
+    all_wrong = np.concatenate([bad for _, bad in found])
     for low, high in pairwise(EDGES):
         group = (p >= low) & (p < high)
-        text = f"{group.sum()}: {p[group].mean():.3f} {wrong[group].mean():.3f}" if group.any() else "0"
+        text = f"{group.sum()}: {p[group].mean():.3f} {all_wrong[group].mean():.3f}" if group.any() else "0"
         row[f"p_wrong {low:g} to {high:g}"] = text  # labels: mean p_wrong, share that is wrong
     return row
 

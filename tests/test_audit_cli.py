@@ -252,6 +252,15 @@ def test_folders_and_files_that_clean_cannot_use_are_refused(pets, table, tmp_pa
     assert "sample '13' could not be read" in refused("clean", pets, "--decisions", unread, "--out", tmp_path / "new")
 
 
+def test_a_folder_that_clean_has_written_is_data_and_can_be_cleaned_again(table, tmp_path):
+    run("clean", table, "--decisions", decided(tmp_path / "d.csv", "0,,fix,yes"), "--out", tmp_path / "new")
+    assert (tmp_path / "new/changes.csv").exists()
+    once = load(tmp_path / "new")
+    assert torch.equal(once.train.target, load(tmp_path / "new/own.csv").train.target)
+    run("clean", tmp_path / "new", "--decisions", decided(tmp_path / "e.csv", "1,,drop,"), "--out", tmp_path / "newer")
+    assert len(load(tmp_path / "newer").train) == len(once.train) - 1
+
+
 def test_a_numbered_class_must_not_be_left_empty(tmp_path):
     np.savez(tmp_path / "own.npz", x=np.eye(4), y=[0, 1, 2, 2])
     said = refused("clean", tmp_path / "own.npz", "--decisions", decided(tmp_path / "d.csv", "1,,fix,2"), "--out",

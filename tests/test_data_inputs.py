@@ -11,6 +11,7 @@ from curriculoss.data import DataError, InputFormat, load, load_inputs
 
 X = np.arange(24, dtype=np.float32).reshape(6, 4)
 FEATURES = InputFormat((2,), "float32", (0.0, 0.0), (1.0, 1.0), ("no", "yes"))
+THREE = InputFormat((3,), "float32", (0.0,) * 3, (1.0,) * 3, ("no", "yes"))
 GREY = InputFormat((1, 4, 6), "uint8", (0.0,), (1.0,), ("no", "yes"))
 PHOTOS = InputFormat((3, 16, 16), "uint8", (0.5,) * 3, (0.2,) * 3, ("no", "yes"), centre_crop=True)
 
@@ -141,11 +142,12 @@ AB = named("a", "b")
         (rows("a,b\n1,red\n"), AB, "not numeric: 'b'"),
         (rows("a,b\n1,\n"), AB, "expected a value in every row, got none in row 0, column 'b'"),
         (lambda root: picture(root / "a.png"), FEATURES, "2 features per sample, as in training, got image files"),
-        (lambda root: root, PHOTOS, r"expected images \(\.bmp, .*\), a folder with some, or"),
+        (lambda root: picture(root / "a.png"), THREE, "3 features per sample, as in training, got image files"),
+        (lambda root: root, PHOTOS, r"expected an image \(\.bmp, .*\), a folder of images, or"),
         (
             lambda root: table(root / "notes.txt", ""),
             PHOTOS,
-            r"notes\.txt: expected images \(\.bmp, .*\), a folder with some, or",
+            r"notes\.txt: expected an image \(\.bmp, .*\), a folder of images, or",
         ),
         (lambda root: root / "nowhere", PHOTOS, "no data set or path"),
     ],

@@ -343,17 +343,42 @@ def test_hidden_folders_are_left_out(tmp_path):
 
 @pytest.mark.parametrize("side", [8, 80])
 def test_photos_are_turned_as_their_metadata_say(tmp_path, side):
-    upright = Image.new("RGB", (side, side))
-    upright.paste((255, 0, 0), (0, 0, side, side // 2))  # red above black
-    for name, turn, orientation in (("a", None, 1), ("b", Image.Transpose.ROTATE_90, 6)):
+    upright = Image.new("RGB", (side + 4, side))
+    upright.paste((255, 0, 0), (0, 0, side + 4, side // 2))  # red above black
+    turns = (
+        None,
+        "FLIP_LEFT_RIGHT",
+        "ROTATE_180",
+        "FLIP_TOP_BOTTOM",
+        "TRANSPOSE",
+        "ROTATE_90",
+        "TRANSVERSE",
+        "ROTATE_270",
+    )
+    for orientation, turn in enumerate((each and Image.Transpose[each] for each in turns), 1):
+        name = f"{orientation}"
         (tmp_path / name).mkdir()
         image, exif = upright if turn is None else upright.transpose(turn), Image.Exif()
         exif[0x112] = orientation
         image.save(tmp_path / name / "1.png", exif=exif)
     found = load(tmp_path).train.inputs
-    first, second = (found.decode(i).permute(2, 0, 1) for i in range(2)) if isinstance(found, Images) else found
     assert isinstance(found, Images) == (side == 80)
-    assert torch.equal(first, second) and first[0, 1, 1] > 200 > 50 > first[0, -2, 1]
+    first, *others = [found.decode(i).permute(2, 0, 1) for i in range(8)] if isinstance(found, Images) else found
+    assert first[0, 1, 1] > 200 > 50 > first[0, -2, 1] and all(torch.equal(first, each) for each in others)
+
+
+def test_photos_with_damaged_metadata_are_read_as_they_are(tmp_path):
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        Image.new("RGB", (8, 6)).save(tmp_path / name / "1.png", exif=b"Exif\0\0not a TIFF file")
+    assert load(tmp_path).train.inputs.shape == (2, 3, 6, 8)
+
+
+def test_a_folder_called_validation_beside_train_is_not_passed_over(tmp_path):
+    for place in ("train/a", "train/b", "validation/a", "validation/b"):
+        picture(tmp_path / place / "1.png")
+    with pytest.raises(DataError, match="expected test images in a folder named test or val, got 'validation'"):
+        load(tmp_path)
 
 
 def test_a_class_may_be_called_train(tmp_path):

@@ -130,6 +130,13 @@ def test_arrays_are_taken_for_tensors():
     assert losses[0] == losses[1]
 
 
+def test_a_loss_of_one_number_may_have_an_axis():
+    def loss(logits, target):
+        return F.cross_entropy(logits, target)[None]
+
+    assert len(fit(network(), loss, batches(), epochs=1)) == 1
+
+
 @pytest.mark.parametrize(
     ("wrong", "match"),
     [
@@ -143,6 +150,7 @@ def test_arrays_are_taken_for_tensors():
             {"epochs": 2, "loss": RobustLoss(CE(), reduction="none")},
             r"returns one number .*, got torch.float32 \(32,\)",
         ),
+        ({"epochs": 2, "clip_norm": 0}, "fit expects a finite number > 0, got clip_norm=0"),
         ({"epochs": 2, "loss": lambda logits, target: 1.0}, "a loss that returns one number as a tensor, got float"),
     ],
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 from collections.abc import Mapping
 from contextlib import suppress
 from functools import cache
@@ -42,7 +43,7 @@ class Facts:
 
     def as_dict(self) -> dict[str, Any]:
         """What JSON keeps of it."""
-        plain = json.dumps(dataclasses.asdict(self), default=str)  # type: ignore[call-overload]  # a path is text
+        plain = json.dumps(dataclasses.asdict(self), default=os.fspath)  # type: ignore[call-overload]  # a path is text
         return json.loads(plain)  # type: ignore[no-any-return]
 
 

@@ -50,7 +50,7 @@ class EpochResult:
 class Callback:
     """Base class of everything that watches a fit; every method may be overridden, none has to be.
 
-    They are called in the order given, in every process, not for a finished run; `state_dict` is for resuming.
+    They are called in the order given and in every process, not for a finished run; `state_dict` is for resuming.
 
     Example:
         >>> import torch
@@ -327,7 +327,7 @@ def _loss_and_margin(loss: Any, logits: Tensor, target: Tensor, weight: Tensor |
         value, margin = loss(logits, target, **extra), None
     if not isinstance(value, Tensor) or value.numel() != 1:
         raise InvalidValueError(f"fit expects a loss that returns one number as a tensor, got {type_and_shape(value)}")
-    return value, None if margin is None else margin.detach()
+    return value.reshape(()), None if margin is None else margin.detach()
 
 
 def _mean(batches: str, total: Tensor, count: int, backend: Backend) -> float:

@@ -138,7 +138,12 @@ def _flat_labels(name: str, labels: NDArray[Any]) -> NDArray[Any]:
     values = labels.tolist()
     for position, value in enumerate(values):
         # NaN does not equal itself; comparisons of pandas' NA are neither true nor false.
-        if value is None or not isinstance(value == value, (bool, np.bool_)) or value != value or value == "":
+        if (
+            value is None
+            or not isinstance(value == value, (bool, np.bool_))
+            or value != value
+            or not str(value).strip()
+        ):
             raise DataError(f"{name}: expected a label for every sample, got none for sample {position}")
     one_type = len({type(value) for value in values}) == 1
     return np.array(values) if labels.dtype.kind == "O" and one_type else labels  # objects: strings from pandas

@@ -35,7 +35,9 @@ RUN_FOLDER = "run"  # subfolder with the run of the audit command
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Audit(NoiseEstimate):
-    """Result of an audit: the estimated noise, and what it is about; arrays have one entry per audited sample.
+    """Result of an audit: a `NoiseEstimate`, and the data, scores and trajectories behind it.
+
+    Arrays have one entry per audited sample.
 
     Attributes:
         data: The audited data.

@@ -16,6 +16,7 @@ from curriculoss.auditing.audited_data import AuditedData, read_audited
 from curriculoss.auditing.spreadsheets import from_cell, write_cells
 from curriculoss.data import DataError, available
 from curriculoss.data.files import reading
+from curriculoss.data.loading import CHANGES, FOLDER, only_file
 from curriculoss.data.tables import LABEL_COLUMNS
 
 DECISIONS = ("keep", "fix", "drop")
@@ -76,7 +77,7 @@ class Copy:
 
     @property
     def label_rows(self) -> list[int]:
-        """For each of `rows` a position with the label that it is to have: files write a class in ways of their own."""
+        """For each of `rows`, a row that has the wanted label as the file spells it, such as 1, 01, 1.0 or true."""
         given = self.source.given
         examples = {number: i for i, number in given.items()}
         return [i if self.labels[i] == given[i] else examples[self.labels[i]] for i in self.rows]
@@ -125,6 +126,7 @@ def clean(
         raise DataError(f"{folder} is not an empty folder; give another")
     if path.is_dir() and folder.resolve().is_relative_to(path.resolve()):
         raise DataError(f"{folder} is inside {path}; give a folder outside")
+    path, kind = only_file(path)
     source = read_audited(path, labels, label=label)
     made = read_decisions(Path(os.path.expanduser(decisions)), source)
     stay = source.given | {each.index: each.label for each in made}
@@ -142,10 +144,10 @@ def clean(
         )
     folder.mkdir(parents=True, exist_ok=True)
     copy = Copy(source, path, folder, stay, os.link if link else shutil.copyfile, label)
-    if path.is_dir():
+    if kind == FOLDER:
         written, places = folder, _write_folders(copy)
     else:
-        written, places = WRITERS[path.suffix.lower()](copy), _place_images(copy)
+        written, places = WRITERS[kind](copy), _place_images(copy)
     rows = [
         (
             each.index, source.paths.get(each.index, ""), each.decision, names[source.given[each.index]],
@@ -153,12 +155,12 @@ def clean(
         )
         for each in made
     ]  # fmt: skip
-    write_cells(folder / "changes.csv", CHANGE_COLUMNS, rows)
+    write_cells(folder / CHANGES, CHANGE_COLUMNS, rows)
     report = CleaningReport(
         data=str(written), samples_before=len(source.given) + len(source.unreadable), samples=len(stay),
         **{name: sum(each.decision == name for each in made) for name in DECISIONS},
         unreadable_left_out=len(source.unreadable), classes_left_empty=tuple(names[i] for i in empty),
-        changes=str(folder / "changes.csv"),
+        changes=str(folder / CHANGES),
     )  # fmt: skip
     write_json(folder / "cleaned.json", asdict(report))
     return report
@@ -241,7 +243,8 @@ def _write_folders(copy: Copy) -> dict[int, str]:
 
 def _write_npz(copy: Copy) -> Path:
     with reading(copy.path, "a .npz file"), np.load(copy.path, allow_pickle=False) as archive:
-        return _write_arrays(copy, {name: archive[name] for name in archive.files})
+        arrays = {name: archive[name] for name in archive.files}
+    return _write_arrays(copy, arrays)
 
 
 def _write_npy(copy: Copy) -> Path:

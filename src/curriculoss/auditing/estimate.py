@@ -38,7 +38,7 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float64]
 GRID = np.linspace(0, 1, 301) ** 2  # rates to try, finer where they are low
 PRIOR = np.gradient(GRID)  # uniform
-GROUPS = 40  # groups of gaps, or of ranks
+NUM_GROUPS = 40  # groups of gaps, or of ranks
 GAP_SCALES = np.geomspace(0.02, 4, 25)  # scale of the fall of gaps, relative to their mean
 STRETCHES = np.array([0.5, 0.75, 1.0])  # exponents of the fall of ranks
 MOSTLY_RANDOM = 0.75  # share of the noise that ranks must explain for the second half of the epochs to be used
@@ -163,7 +163,7 @@ def noise_rate(gaps: NDArray[Any], ranks: NDArray[Any], given: NDArray[np.int64]
     first = refused[min(1, len(gaps) - 1) : max(2, len(gaps) // 4)].mean()  # in the very first epoch nothing is known
     learned = LEARNED_WRONG * max(0.0, first - refused[epochs].mean())
     least = UNSEEN / count
-    interval = max(0.0, min(low, rate - least)), min(1.0, max(high, rate + least) + learned)
+    interval = float(max(0.0, min(low, rate - least))), float(min(1.0, max(high, rate + least) + learned))
     fits, rows = (by_gap, -gaps) if gap_rate > rank_rate else (by_rank, ranks)
     likely = np.mean([fit.of(row) for fit, row in zip(fits[epochs], rows[epochs], strict=True)], axis=0)
     return NoiseRate(rate, interval, likely)
@@ -216,7 +216,7 @@ def _mixture(counts: NDArray[Any], falling: Floats, spread: Floats) -> tuple[Flo
 def _fit_gaps(against: Floats) -> Fit:
     """Fit gaps that are positive where the network prefers another class to the given one."""
     size = np.abs(against)
-    edges = np.unique([0.0, *np.quantile(size, np.linspace(0, 1, GROUPS + 1)[1:-1]), np.inf])
+    edges = np.unique([0.0, *np.quantile(size, np.linspace(0, 1, NUM_GROUPS + 1)[1:-1]), np.inf])
     total, refused = np.histogram(size, edges)[0], np.histogram(against[against >= 0], edges)[0]
     scale = GAP_SCALES[:, None] * max(float(size.mean()), 1e-9)  # gaps of an untrained network may all be 0
     support, likely = _mixture(refused, np.diff(-np.exp(-edges / scale)), total / total.sum())
@@ -229,7 +229,7 @@ def _fit_ranks(ranks: NDArray[np.int64], num_classes: int) -> Fit:
     """Fit the ranks of labels."""
     if num_classes == 2:  # a label that is not the first is the last: ranks say nothing
         return Fit(np.where(GRID, -np.inf, 0.0), np.array([1]), np.zeros(2))
-    edges = np.unique(np.geomspace(1, num_classes, GROUPS).astype(np.int64))  # each rank, then groups of many
+    edges = np.unique(np.geomspace(1, num_classes, NUM_GROUPS).astype(np.int64))  # each rank, then groups of many
     starts = [0, *edges[:-1]]
     scale = np.geomspace(0.02, num_classes / 2, 30)[:, None, None]
     falling = np.exp(-((np.arange(num_classes) / scale) ** STRETCHES[:, None])).reshape(-1, num_classes)

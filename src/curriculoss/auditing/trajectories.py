@@ -137,7 +137,7 @@ class Recorder(Callback):
             self.trajectories.save(self.folder)
 
     def state_dict(self) -> dict[str, Any]:
-        return self.rows
+        return {name: list(rows) for name, rows in self.rows.items()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.rows = state
+        self.rows = {name: list(rows) for name, rows in state.items()}

@@ -91,7 +91,7 @@ def numbers(given: list[str]) -> dict[str, float]:
 def new_table(
     columns: Sequence[str], rows: Iterable[Sequence[object]], *, justify: Any = "left", apart: bool = False
 ) -> Table:
-    """Rows of anything as plain text, without markup; None is shown as a dash. `apart` puts lines between rows."""
+    """Rows of anything as plain text; None is shown as a dash. `apart` puts blank lines between rows."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_lines=apart)
     for i, column in enumerate(columns):
         table.add_column(column, justify=justify if i else "left", overflow="fold")

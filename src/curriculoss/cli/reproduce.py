@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 import warnings
 from collections.abc import Sequence
-from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -147,7 +146,9 @@ def _print_plan(plans: Sequence[Plan], jobs: int | None, as_json: bool, **option
         return
     told = f"; the time for the others is unknown: {lack}" if seconds is None else ""
     if missing and seconds is not None:
-        told = f"; the others take about {timedelta(seconds=round(seconds))} (hours:minutes:seconds) on this machine"
+        units = ((3600, 5400, "{:.1f} hours"), (60, 90, "{:.0f} minutes"), (1, 0, "{:.0f} seconds"))
+        time = next(form.format(seconds / unit) for unit, least, form in units if seconds >= least)
+        told = f"; the others take about {time} on this machine"
     print(f"{len(runs)} runs, {len(done)} done already{told}")
 
 

@@ -78,8 +78,8 @@ def encode(
 ) -> tuple[tuple[str, ...], list[Tensor]]:
     """Class names, and int64 labels of the training column followed by those of the others.
 
-    Labels are names of classes, sorted, or, if `names` gives these in another order, some of them or their positions.
-    Each class must occur in the training labels, and there must be two.
+    Without `names`, the classes are the labels that occur, sorted. With `names`, labels are these names or their
+    positions. Each class must occur in the training labels, and there must be two.
     """
     columns = [(what, _flat(what, values)) for what, values in (train, *others)]
     what, first = columns[0]
@@ -129,9 +129,9 @@ def _flat(what: str, values: Array) -> Array:
         return values
     if values.dtype.kind not in "biuf":
         raise DataError(f"{what}: expected integers or strings, got type {values.dtype}")
-    with np.errstate(invalid="ignore"):  # NaN and numbers that are too large become others
+    with np.errstate(invalid="ignore", over="ignore"):  # NaN and numbers that are too large become others
         labels = values.astype(np.int64)
-    exact = (labels == values) & ((values.dtype.kind != "f") | (np.abs(values) < 2**53))
+        exact = (labels == values) & ((values.dtype.kind != "f") | (np.abs(values) < 2**53))
     if not exact.all():
         row = exact.argmin()
         raise DataError(f"{what}: expected integers or strings, got {values[row]} in row {row}")
@@ -170,11 +170,11 @@ def features(what: str, values: Array, columns: Sequence[str] | None = None) -> 
 
 
 def _expect_finite(what: str, given: Array, values: Array, columns: Sequence[str] | None) -> None:
-    finite = np.isfinite(values)
-    if not finite.all():
-        row, *rest = map(int, np.unravel_index(int(finite.argmin()), values.shape))
-        column = repr(columns[rest[0]]) if columns and rest else ", ".join(map(str, rest)) or "0"
-        raise DataError(f"{what}: expected finite numbers, got {given[(row, *rest)]} in row {row}, column {column}")
+    if np.isfinite((values.min(), values.max())).all():  # NaN would be both; no mask as large as the data is made
+        return
+    row, *rest = map(int, np.unravel_index(int(np.isfinite(values).argmin()), values.shape))
+    column = repr(columns[rest[0]]) if columns and rest else ", ".join(map(str, rest)) or "0"
+    raise DataError(f"{what}: expected finite numbers, got {given[(row, *rest)]} in row {row}, column {column}")
 
 
 def _expect_resolved(what: str, given: Array, values: Array, columns: Sequence[str] | None) -> None:

@@ -8,7 +8,8 @@ from pathlib import Path
 import torch
 
 from curriculoss.data.dataset import Dataset, Split
-from curriculoss.data.images import SUFFIXES, Images, open_image, stacked
+from curriculoss.data.files import reading
+from curriculoss.data.images import SUFFIXES, Images, open_image, stacked, upright_size
 from curriculoss.errors import DataError
 
 LARGEST_IN_MEMORY = 64  # pixels: images of one size, with sides up to this, are read into one tensor; others stay files
@@ -23,6 +24,9 @@ def read_folder(root: Path, test: Path | None = None, unreadable: dict[int, str]
     if (root / "train").is_dir() and _folders(root / "train"):  # a class named train has no folders in it
         train_root = root / "train"
         held = test or next((root / name for name in ("test", "val") if (root / name).is_dir()), None)
+        unused = [entry.name for entry in _folders(root) if entry.name.lower() in PARTS - {"train", "test", "val"}]
+        if held is None and unused:
+            raise DataError(f"{root}: expected test images in a folder named test or val, got {unused[0]!r}")
     names = [entry.name for entry in _folders(train_root)]
     if {name.lower() for name in names} <= PARTS and any(_folders(train_root / name) for name in names):
         got = ", ".join(map(repr, names)) or "none"
@@ -46,7 +50,8 @@ def read_folder(root: Path, test: Path | None = None, unreadable: dict[int, str]
 
 
 def _folders(root: Path) -> list[Path]:
-    return sorted(entry for entry in root.iterdir() if entry.is_dir() and not entry.name.startswith("."))
+    with reading(root, "a folder"):
+        return sorted(entry for entry in root.iterdir() if entry.is_dir() and not entry.name.startswith("."))
 
 
 def image_files(root: Path) -> list[str]:
@@ -81,7 +86,8 @@ def decoded(where: Path, splits: list[Split], names: Sequence[str], unreadable: 
     if 0 in (counts := splits[0].target.bincount(minlength=len(names)).tolist()):
         raise DataError(f"{where}: class {names[counts.index(0)]!r} has no readable images ({', '.join(SUFFIXES)})")
     files = [file for split in splits for file in split.paths or ()]
-    headers = {(image.size, image.mode) for image in (open_image(file, decode=False) for file in files[:PROBED])}
+    images = (open_image(file, decode=False) for file in files[:PROBED])
+    headers = {(upright_size(image), image.mode) for image in images}
     (width, height), *others = {size for size, _ in headers}
     total = len(files) * 3 * width * height
     if others or max(width, height) > LARGEST_IN_MEMORY or total > SMALL_BYTES or len(files) > PROBED:

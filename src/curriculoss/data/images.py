@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
 SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
+ORIENTATION = 0x0112  # EXIF's tag: cameras store photos on their side, with a note of how to turn them
+TURNS = {2: "FLIP_LEFT_RIGHT", 3: "ROTATE_180", 4: "FLIP_TOP_BOTTOM", 5: "TRANSPOSE", 6: "ROTATE_270", 7: "TRANSVERSE",
+         8: "ROTATE_90"}  # fmt: skip
 ImagePlace = str | Path | ZipPath  # of an image: a file, or an entry of a zip file
 IMAGE_FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")  # no format whose reader starts another program
 
@@ -63,7 +66,7 @@ def as_tensor(image: "Image") -> Tensor:
 
 def open_image(place: ImagePlace, mode: str = "RGB", *, decode: bool = True) -> "Image":
     """An image in the wanted mode, "L" or "RGB"; only its header is read if not `decode`."""
-    from PIL import Image, ImageOps
+    from PIL import Image
 
     with reading(place, "an image"), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # about odd metadata
@@ -72,12 +75,28 @@ def open_image(place: ImagePlace, mode: str = "RGB", *, decode: bool = True) -> 
             image: Image.Image = file
             if not decode:
                 return image
-            ImageOps.exif_transpose(image, in_place=True)  # cameras store photos on their side, with a note
+            image.load()  # turns a TIFF
+            if (orientation := _orientation(image)) in TURNS:
+                image = image.transpose(Image.Transpose[TURNS[orientation]])
             if image.mode.startswith("I;16"):
                 image = image.point(lambda value: value / 256).convert("L")
             elif image.mode in ("I", "F"):
                 raise DataError(f"{place}: expected 8 or 16 bits per channel, got an image of mode {image.mode}")
             return image.convert(mode)
+
+
+def upright_size(image: "Image") -> tuple[int, int]:
+    """Width and height after turning; from the header alone."""
+    width, height = image.size
+    return (height, width) if "exif" in image.info and 5 <= _orientation(image) <= 8 else (width, height)
+
+
+def _orientation(image: "Image") -> int:
+    """How a photo lies, by its EXIF; 1 is upright."""
+    try:
+        return int(image.getexif().get(ORIENTATION, 1))
+    except Exception:  # damaged EXIF raises errors of many kinds; the pixels may be whole
+        return 1
 
 
 def stacked(places: Sequence[ImagePlace], size: tuple[int, int], mode: str) -> Tensor:

@@ -12,14 +12,15 @@ from torch import Tensor
 from curriculoss.data import arrays, folders, tables
 from curriculoss.data.dataset import Dataset, InputFormat, described, resized
 from curriculoss.data.digits import read_digits
-from curriculoss.data.files import DATA_SETS, data_folder
+from curriculoss.data.files import DATA_SETS, data_folder, reading
 from curriculoss.data.imagenet_like import read_tiny_imagenet, read_webvision
 from curriculoss.data.images import SUFFIXES, Images, as_tensor, open_image
 from curriculoss.data.mnist_cifar import read_cifar, read_mnist
 from curriculoss.errors import DataError
 
 TABLES = (".csv", ".parquet")
-FOLDER = "folder"  # the kind of data that other kinds' suffixes are told from
+FOLDER = "folder"  # the kind of a folder; the kind of a file is its suffix
+CHANGES = "changes.csv"  # the list that `clean` writes beside the data
 
 READERS: Mapping[str, Callable[[str, int, Path, bool], Dataset]] = {
     "digits": read_digits,
@@ -67,19 +68,20 @@ def load(
             raise DataError(f"{name}: a {what} belongs to data from a path, not to a data set known by name")
         known = DATA_SETS[name]
         return READERS[known.reader](name, known.num_classes, data_folder(data_dir), download)
-    path, kind = _only_file(_existing(name))
-    held, held_kind = (None, kind) if test is None else _only_file(Path(os.path.expanduser(test)))
+    path, kind = only_file(_existing(name))
+    held, held_kind = (None, kind) if test is None else only_file(Path(os.path.expanduser(test)))
+    if kind not in (FOLDER, ".npz", *TABLES):
+        raise DataError(f"{path}: expected a folder of class folders, or a .npz, .csv or .parquet file")
     if label is not None and kind not in TABLES:
         raise DataError(f"{path}: a label column belongs to a table ({' or '.join(TABLES)}), got {label!r}")
     if held_kind != kind:
-        raise DataError(f"{held}: expected a {kind}{' file' * (kind != FOLDER)}, as {path} is")
+        what = "folder" if kind == FOLDER else f"{kind} file"
+        raise DataError(f"{held}: expected a {what}, as {path} is")
     if kind == FOLDER:
         return folders.read_folder(path, held, unreadable)
     if kind == ".npz":
         return arrays.read_arrays(path, held)
-    if kind in TABLES:
-        return tables.read_table(path, label, held, unreadable)
-    raise DataError(f"{path}: expected a folder of class folders, or a .npz, .csv or .parquet file")
+    return tables.read_table(path, label, held, unreadable)
 
 
 @dataclass(frozen=True, eq=False)
@@ -159,13 +161,13 @@ def load_inputs(
 def _unlabelled(path: Path, expected: InputFormat, label: str | None) -> Tensor | Images:
     if files := folders.image_files(path):
         return Images(tuple(files))
-    path, kind = _only_file(path)
+    path, kind = only_file(path)
     if kind in TABLES:
         return tables.read_table_inputs(path, expected, label)
     if kind == ".npz":
         return arrays.read_array_inputs(path)
-    images = f"images ({', '.join(SUFFIXES)})"
-    raise DataError(f"{path}: expected {images}, a folder with some, or a .npz, .csv or .parquet file")
+    image = f"an image ({', '.join(SUFFIXES)})"
+    raise DataError(f"{path}: expected {image}, a folder of images, or a .npz, .csv or .parquet file")
 
 
 def _check_like_training(name: str, samples: Tensor | Images, expected: InputFormat, image_size: int | None) -> None:
@@ -175,9 +177,10 @@ def _check_like_training(name: str, samples: Tensor | Images, expected: InputFor
         got = shape
     elif image_size is not None and len(got) == 3:
         got = (got[0], image_size, image_size)
-    wanted, found = described(shape, expected.input_dtype), described(got, samples.dtype)
-    if wanted != found:
-        found = "image files" if isinstance(samples, Images) else found
+    dtype = str(samples.dtype).removeprefix("torch.")
+    if (got, dtype) != (shape, expected.input_dtype):
+        wanted = described(shape, expected.input_dtype)
+        found = "image files" if isinstance(samples, Images) else described(got, dtype)
         raise DataError(f"{name}: expected {wanted}, as in training, got {found}")
 
 
@@ -190,12 +193,13 @@ def _existing(name: str) -> Path:
     return Path(path)
 
 
-def _only_file(path: Path) -> tuple[Path, str]:
-    """A path and its kind, FOLDER or a suffix; a folder with one table or file of arrays, as `clean` makes, is that."""
-    if not path.is_dir():
+def only_file(path: Path) -> tuple[Path, str]:
+    """A path and its kind, FOLDER or a suffix; a folder with one table or .npz file, as `clean` makes, is that file."""
+    if not os.path.isdir(path):  # Path.is_dir raises if a name is too long
         return path, path.suffix.lower()
-    there = [each for each in path.iterdir() if not each.name.startswith(".")]
-    files = [each for each in there if each.suffix.lower() in (".npz", *TABLES)]
+    with reading(path, "a folder"):
+        there = [each for each in path.iterdir() if not each.name.startswith(".")]
+    files = [each for each in there if each.suffix.lower() in (".npz", *TABLES) and each.name != CHANGES]
     if len(files) == 1 and not any(each.is_dir() for each in there):
         return files[0], files[0].suffix.lower()
     return path, FOLDER

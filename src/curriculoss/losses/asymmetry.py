@@ -52,7 +52,10 @@ def max_noise_ratio(weight: Weight) -> float:
     integral = Integral(weight)
 
     def ratio(margin: Tensor, odds: Tensor) -> Tensor:
-        """At x of that margin, with h the share σ(odds) of 1 − x. What is small is never a difference."""
+        """The ratio at the x with this margin, where h is the share σ(odds) of 1 − x.
+
+        Small numbers are never computed as differences.
+        """
         p, c = margin.sigmoid(), (-margin).sigmoid()
         h, rest = c * odds.sigmoid(), c * (-odds).sigmoid()
         end, step = _logit(p + h, rest), _logit(h, p + rest)  # the margins of x + h and of h

@@ -82,8 +82,8 @@ ENDS_AS = Scaled(MAE(), RULE.clean_alpha)  # what it comes to with up to 130 cla
 
 
 def _readable(tensor: Tensor) -> bool:
-    """Whether its numbers can be read, without waiting for a device unless in a transform of torch.func, where a tensor
-    would not outlive the level of `grad` or `vmap` that it is made on."""
+    """Whether its numbers can be read: on a CPU, as no device has to be waited for, and in a transform of torch.func,
+    where a tensor would not outlive its `grad` or `vmap`."""
     return not torch.compiler.is_compiling() and (tensor.is_cpu or mapped())
 
 

@@ -23,8 +23,8 @@ def _softplus(value: Tensor) -> Tensor:
 def _split(margin: Tensor, loss: float, least: float) -> tuple[Tensor, Tensor | float]:
     """The margin as near + rest, and tail = e^(−rest), for losses that fall like e^(−Δ) beyond Δ = 300.
 
-    Without the split, an intermediate result could underflow before the loss does: σ(−710) is 0, but other numbers lose
-    their digits one by one below 2e−308. `loss` and `least`, the smallest intermediate result, are multiples of 1 − p.
+    Without the split, an intermediate result could underflow, or lose digits, before the loss does. `loss` and `least`,
+    the smallest intermediate result, are multiples of 1 − p.
     """
     if loss < 3 and least > 1e-3 * loss:
         return margin, 1.0
@@ -34,8 +34,7 @@ def _split(margin: Tensor, loss: float, least: float) -> tuple[Tensor, Tensor | 
 def _bell(
     other: Tensor, c: Tensor, exponent: Tensor, *, factor: float, constant: float, tail: Tensor | float = 1.0
 ) -> Tensor:
-    """p (1 − p) e^(factor·exponent + constant)·tail, from −Δ and c = 1 − p. All but c and the tail is formed as one
-    power of e: p alone may underflow where that does not."""
+    """p (1 − p) e^(factor·exponent + constant)·tail from −Δ and c = 1 − p, as one power of e: p alone may underflow."""
     weight = c / _softplus(other).sub_(exponent, alpha=factor).sub_(constant).exp_()
     return weight * tail if isinstance(tail, Tensor) else weight
 
@@ -248,8 +247,7 @@ class AGCE(Curriculum):
 class AEL(Curriculum):
     r"""Asymmetric exponential loss; MAE as q → ∞, but for scale and a constant.
 
-    With p = σ(Δ):  l = e^(−p/q),  w = p (1 − p) e^(−p/q)/q.
-    Zhou et al., ICML 2021.
+    With p = σ(Δ):  l = e^(−p/q),  w = p (1 − p) e^(−p/q)/q. Zhou et al., ICML 2021.
 
     Example:
         >>> AEL(q=1).weight(torch.tensor([-2.0, 0.0, 2.0]))

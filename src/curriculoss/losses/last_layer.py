@@ -32,8 +32,10 @@ keeps_graph: Callable[[], bool] = getattr(
 
 
 class LayerLoss(NamedTuple):
-    """The loss of a batch as a function of the last layer; called on it, it gives the loss, and the margins unless
-    there is a second term."""
+    """The loss of a batch as a function of the last layer.
+
+    A call returns the loss, and the margins (None if there is a second term).
+    """
 
     how: Reduction
     loss: PerSampleLoss
@@ -122,7 +124,8 @@ class LayerLoss(NamedTuple):
 def _loss_of_margin(
     margin_loss: MarginLoss, block: Tensor, index: Tensor, ignored: Tensor | None, weight: Tensor | None
 ) -> tuple[Tensor, Tensor]:
-    """The same for a function of the margin, by its slope, and the margins."""
+    """The loss of each row as a function of its margin, and the margins; with weights, the block becomes the gradient
+    of Σ weight·loss."""
     parts = blocks.row_blocks(len(block), block.numel(), blocks.BLOCK_NUMBERS)  # few enough to stay in the cache
     margin, _, total = blocks.read_blocks(lambda rows: block[rows], parts, index, ignored)
     value, slope = margin_loss._loss_and_weight(to_float64(margin))

@@ -18,7 +18,7 @@ from curriculoss.paper.templates import fill
 README = "README.md"
 REMARKS = "differences.md"  # written by hand, unlike everything else
 OPEN = "open, because runs are missing"
-GROUPS = (HOLDS, FAILS, UNDECIDED, OPEN)
+CLAIM_GROUPS = (HOLDS, FAILS, UNDECIDED, OPEN)
 OTHER_PAGES = {
     "settings": f"how the settings of scale {REGIME.name} were chosen",
     "auto": "AutoLoss beside losses with hyperparameters",
@@ -37,7 +37,7 @@ def write_readme(folder: Path, records: RunRecords, planned: Collection[str]) ->
         planned=len(planned),
         summaries=[ARTEFACTS[name] for name in SUMMARIES if (folder / f"{ARTEFACTS[name].stem}.png").exists()],
         sentences={name: sentence(name, records) for name in SUMMARIES},
-        verdicts={verdict: [claim for each, claim in found if each == verdict] for verdict in GROUPS},
+        verdicts={verdict: [claim for each, claim in found if each == verdict] for verdict in CLAIM_GROUPS},
         count=len(found),
         pages={name: title for name, title in OTHER_PAGES.items() if (folder / name / README).exists()},
         sections={

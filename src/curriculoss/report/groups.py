@@ -140,8 +140,10 @@ class Group:
         """The curriculum that the first seed was trained with, or None if the weight is not a fixed function of the
         margin or the runs do not tell which."""
         base = self.spec.curriculum
-        if base is None or self.spec.fix is None or not self.fixes:
-            return base if self.spec.fix is None else None
+        if base is None or self.spec.fix is None:
+            return base
+        if not self.fixes:
+            return None
         fixed = self.fixes[0]
         if not fixed.applied or not (fixed.alpha or fixed.beta):
             return base
@@ -158,7 +160,7 @@ class Group:
         return max(len(rows(run)) for run in self.runs)
 
     def over_seeds(self, key: str) -> Mean:
-        """Of the last epoch."""
+        """Mean over the seeds of the value in the last epoch."""
         return Mean.of(number(rows(run)[-1], key) for run in self.counted if rows(run))
 
     def mean(self, key: str) -> float | None:

@@ -217,7 +217,7 @@ def _ask(study: optuna.Study, space: Space, place: int) -> tuple[Trial, Candidat
 
 
 class _Pruning(Callback):
-    """Reports the validation accuracy of each epoch to Optuna, which may give up a trial before its last."""
+    """Reports the validation accuracy of each epoch to Optuna, which may give up on a trial before its last epoch."""
 
     def __init__(self, trial: Trial, epochs: int) -> None:
         self.trial, self.epochs = trial, epochs
