@@ -37,8 +37,8 @@ def compare(
     """Train several losses on the same data, noise and seeds; print a table with mean ± std, and write a report.
 
     \b
-    curriculoss compare ce mae mae:scale=2.6 --data digits-100 --seeds 3 --out compared
-    curriculoss compare ce gce:q=0.7 --data cifar10 --noise clean,human --out compared
+    curriculoss compare ce mae mae:scale=2.6 --data digits-100 --seeds 3 --out all
+    curriculoss compare ce gce:q=0.7 --data cifar10 --noise clean,human --out all
 
     Finished runs are not repeated, and one that diverges does not stop the others. --noise takes several kinds,
     separated by commas; with `clean` among them, `diff` is the test accuracy lost to noise. Writes comparison.csv and
