@@ -2,9 +2,10 @@
 
     python -m benchmarks.auto --data-dir DATA [--tasks digits-100,mnist] [--out results/auto] [--jobs 2] [--dry-run]
 
-Runs are kept in the folder `runs` beside the results and shared with those of `curriculoss reproduce`; an interrupted
-command continues where it stopped. Without --data-dir only tasks with embedded data are run. Writes accuracy.csv (one
-row per run: accuracy on clean test labels after the last epoch) and README.md, which is made from it alone.
+Runs are kept in the folder `runs` beside the results. Those that `curriculoss reproduce` has there, or has recorded in
+epochs.csv, are not repeated; an interrupted command continues where it stopped. Without --data-dir only tasks with
+embedded data are run. Writes accuracy.csv (one row per run: accuracy on clean test labels after the last epoch) and
+README.md, which is made from it alone.
 """
 
 from __future__ import annotations
@@ -21,9 +22,11 @@ import numpy as np
 
 from benchmarks.timing import progress_bar, row_of, write_csv
 from curriculoss.initial import expected_initial_margin
+from curriculoss.paper.epochs import RunRecords
 from curriculoss.paper.experiments import NCE_AUL, TAUS
 from curriculoss.paper.inference import Estimate, mean
 from curriculoss.paper.scales import QUICK, REGIME
+from curriculoss.runs.folder import Run
 from curriculoss.runs.many import folder_name, train_many
 from curriculoss.runs.spec import RunSpec
 
@@ -123,9 +126,10 @@ ALL = TASKS | OTHERS | FRESH
 
 Key = tuple[str, str, str]  # task, noise, method
 Found = dict[Key, dict[int, float]]  # accuracy by seed
+Wanted = dict[tuple[Key, int], tuple[Path, RunSpec]]  # the folder and the spec of each number
 
 
-def plan(tasks: Iterable[str], runs: Path) -> dict[tuple[Key, int], tuple[Path, RunSpec]]:
+def plan(tasks: Iterable[str], runs: Path) -> Wanted:
     """All runs of some tasks, seed after seed, so that the first ones to finish make a whole table."""
     found = {}
     for name in tasks:
@@ -171,6 +175,19 @@ def read(file: Path) -> Found:
                 key = row["task"], row["noise"], row["method"]
                 found.setdefault(key, {})[int(row["seed"])] = float(row["accuracy"])
     return found
+
+
+def take_up(found: Found, wanted: Wanted) -> None:
+    """Enter the accuracy of runs that have finished since, or that `curriculoss reproduce` has recorded."""
+    records = {folder: RunRecords.read(REGIME, folder) for folder in {run.parents[1] for run, _ in wanted.values()}}
+    for (key, seed), (run, spec) in wanted.items():
+        if seed in found.get(key, {}):
+            continue
+        record = records[run.parents[1]].get(spec.hash)
+        if record is not None:
+            found.setdefault(key, {})[seed] = record.test_accuracy
+        elif Run(run).finished and (accuracy := Run(run).result.test_accuracy) is not None:
+            found.setdefault(key, {})[seed] = accuracy
 
 
 def oracle(found: Found, task: str, noise: str) -> str | None:
@@ -312,18 +329,17 @@ def main() -> None:
         parser.error(f"expected tasks among {', '.join(known)}, got {', '.join(sorted(unknown))}")
     file, found = given.out / "accuracy.csv", read(given.out / "accuracy.csv")
     wanted = plan(tasks, given.out.parent / "runs")
+    take_up(found, wanted)
     missing = {run: spec for (key, seed), (run, spec) in wanted.items() if seed not in found.get(key, {})}
     print(f"{len(missing)} runs to do for {len(wanted)} numbers")
     if not given.dry_run and missing:
         with progress_bar() as bar:
             task = bar.add_task(f"epochs of {len(missing)} runs", total=sum(spec.epochs for spec in missing.values()))
-            done, failed = train_many(missing, jobs=given.jobs, data_dir=given.data_dir,
-                                      watch=lambda epochs: bar.update(task, completed=epochs))  # fmt: skip
+            _, failed = train_many(missing, jobs=given.jobs, data_dir=given.data_dir,
+                                   watch=lambda epochs: bar.update(task, completed=epochs))  # fmt: skip
         for folder, error in failed.items():
             print(f"{folder}: {error}")
-        for (key, seed), (run, _) in wanted.items():
-            if run in done and (accuracy := done[run].test_accuracy) is not None:
-                found.setdefault(key, {})[seed] = accuracy
+        take_up(found, wanted)
     rows = [dict(zip(("task", "noise", "method"), key, strict=True)) | {"seed": seed, "accuracy": f"{value:.4f}"}
             for key, seeds in found.items() for seed, value in sorted(seeds.items())]  # fmt: skip
     if rows:

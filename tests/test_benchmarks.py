@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 
 from benchmarks import audit, auto, embeddings, low_rates, regime
+from curriculoss._files import write_table
+from curriculoss.paper import epochs
 from curriculoss.paper.experiments import CE, Cell
 from curriculoss.paper.scales import REGIME
 
@@ -78,6 +80,16 @@ def test_autoloss_is_compared_at_the_scale_of_the_papers_regime():
     assert tiny.settings["data"] == "tiny-imagenet-100" and tiny.methods == ("auto", "scale 2.6", "ce", "gce")
     shared = REGIME.spec(Cell(CE, "cifar100", "symmetric:0.4"), 1)
     assert cifar["cifar100"].spec(auto.METHODS["ce"], "symmetric:0.4", 1).hash == shared.hash
+
+
+def test_runs_that_reproduce_has_recorded_are_not_repeated(tmp_path):
+    wanted = auto.plan(["cifar100"], tmp_path / "runs")
+    recorded = REGIME.spec(Cell(CE, "cifar100", "symmetric:0.4"), 1)
+    record = epochs.RunRecord(epochs.RunName.of(recorded), (1, 2), dict.fromkeys(epochs.MEASURES, (41.5, 40.5)))
+    write_table(tmp_path / epochs.EPOCHS_FILE, list(record.rows()))
+    found = {("cifar100", "clean", "ce"): {0: 60.0}}
+    auto.take_up(found, wanted)
+    assert found == {("cifar100", "clean", "ce"): {0: 60.0}, ("cifar100", "symmetric:0.4", "ce"): {1: 40.5}}
 
 
 def test_page_about_autoloss_says_what_is_missing_and_compares_what_both_have():
