@@ -143,14 +143,14 @@ def test_a_loss_of_one_number_may_have_an_axis():
         ({"epochs": -1}, "fit expects epochs >= 0, got epochs=-1"),
         ({"epochs": "2"}, "fit expects an integer epochs >= 0, got epochs='2'"),
         ({"epochs": 2, "test_every": 0}, "fit expects test_every >= 1, got test_every=0"),
-        ({"epochs": 2, "clip_norm": -1}, "fit expects a finite clip_norm > 0, got -1"),
+        ({"epochs": 2, "clip_norm": -1}, "fit expects finite clip_norm > 0, got -1"),
         ({"epochs": 2, "optimizer": None}, "fit expects an optimizer of torch, its name or .*, got None"),
         ({"epochs": 2, "schedule": 0.1}, "fit expects schedule 'cosine' or a function, got 0.1"),
         (
             {"epochs": 2, "loss": RobustLoss(CE(), reduction="none")},
             r"returns one number .*, got torch.float32 \(32,\)",
         ),
-        ({"epochs": 2, "clip_norm": 0}, "fit expects a finite clip_norm > 0, got 0"),
+        ({"epochs": 2, "clip_norm": 0}, "fit expects finite clip_norm > 0, got 0"),
         ({"epochs": 2, "callbacks": Callback()}, "fit expects a list of Callback objects as callbacks, got <"),
         (
             {"epochs": 2, "callbacks": [print]},

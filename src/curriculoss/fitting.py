@@ -226,11 +226,9 @@ def fit(
     """
     listed = isinstance(callbacks, Sequence) and all(isinstance(each, Callback) for each in callbacks)
     check_given("fit", "a list of Callback objects as callbacks", callbacks, listed)
-    epochs = checked_integer("fit", "epochs", epochs, 0)
-    checked_integer("fit", "test_every", test_every, 1)
+    epochs, test_every = (checked_integer("fit", *x) for x in (("epochs", epochs, 0), ("test_every", test_every, 1)))
     seed = None if seed is None else checked_integer("fit", "seed", seed, 0, 2**63 - 1)
-    clips = clip_norm is None or (is_finite(clip_norm) and clip_norm > 0)
-    check_given("fit", "a finite clip_norm > 0", clip_norm, clips)
+    check_given("fit", "finite clip_norm > 0", clip_norm, clip_norm is None or (is_finite(clip_norm) and clip_norm > 0))
     check_given("fit", "schedule 'cosine' or a function", schedule, schedule in (None, "cosine") or callable(schedule))
     is_function = callable(loss) and not isinstance(loss, type)
     check_given("fit", "a function of (logits, target), such as MAE() or get('mae')", loss, is_function)
@@ -263,9 +261,8 @@ def fit(
                 clip_grad_norm_(model.parameters(), clip_norm)
             made.step()
             made.zero_grad()
-            step = Step(logits.detach(), target, index, value.detach(), margin, made.param_groups[0]["lr"])
-            loop.tell("on_step", step)
-            total, count = total + to_float64(step.loss) * len(target), count + len(target)
+            loop.tell("on_step", Step(logits.detach(), target, index, value.detach(), margin, made.param_groups[0]["lr"]))
+            total, count = total + to_float64(value.detach()) * len(target), count + len(target)
         mean = _mean("batches", total, count, backend)
         if not math.isfinite(mean):
             said = f"training diverged in epoch {number + 1} (loss {mean})"
@@ -348,7 +345,8 @@ def _make_optimizer(network: nn.Module, given: Any, rate: float, momentum: float
     if given == "adamw":
         return AdamW(network.parameters(), rate, weight_decay=weight_decay)
     made = given(network.parameters()) if callable(given) else given
-    check_given("fit", "an optimizer of torch, its name or what makes it", made, isinstance(made, Optimizer))
+    if not isinstance(made, Optimizer):
+        raise InvalidTypeError(f"fit expects an optimizer of torch, its name or a function that makes it, got {made!r}")
     return made
 
 
