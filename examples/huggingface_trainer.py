@@ -6,7 +6,7 @@ import torch
 from transformers import BertConfig, BertForSequenceClassification, Trainer, TrainingArguments
 
 from curriculoss import GCE
-from curriculoss.integrations.huggingface import MonitorCallback, TrainerLoss
+from curriculoss.integrations.huggingface import TrainerLoss, TrainerMonitor
 
 torch.manual_seed(0)
 tokens = torch.randint(1, 50, (256, 8))
@@ -23,6 +23,6 @@ with TemporaryDirectory() as folder:
         folder, num_train_epochs=3, learning_rate=0.01, gradient_accumulation_steps=2, report_to="none", use_cpu=True
     )  # fmt: skip
     model = BertForSequenceClassification(config)  # type: ignore[no-untyped-call]
-    trainer = Trainer(model, arguments, train_dataset=data, compute_loss_func=loss, callbacks=[MonitorCallback(loss)])
+    trainer = Trainer(model, arguments, train_dataset=data, compute_loss_func=loss, callbacks=[TrainerMonitor(loss)])
     trainer.train()
 print(*(row for row in trainer.state.log_history if "mean_weight" in row), sep="\n")

@@ -5,7 +5,7 @@ import torch
 from torch.utils.data import DataLoader, TensorDataset
 
 from curriculoss import GCE, RobustLoss
-from curriculoss.integrations.lightning import MonitorCallback
+from curriculoss.integrations.lightning import LightningMonitor
 
 
 class Classifier(lightning.LightningModule):
@@ -23,7 +23,7 @@ class Classifier(lightning.LightningModule):
 lightning.seed_everything(0)
 clean, others = torch.randint(5, (2, 500))
 inputs, given = torch.eye(5, 16)[clean] + 0.3 * torch.randn(500, 16), clean.where(torch.rand(500) < 0.7, others)
-watch = MonitorCallback(clean_target=2)  # batch[2] has the clean labels
+watch = LightningMonitor(clean_target=2)  # batch[2] has the clean labels
 trainer = lightning.Trainer(max_epochs=5, callbacks=[watch], logger=False, enable_checkpointing=False)
 trainer.fit(Classifier(), DataLoader(TensorDataset(inputs, given, clean), batch_size=50, shuffle=True))
 print(trainer.callback_metrics)

@@ -128,6 +128,7 @@ def test_labels_may_be_of_any_kind_that_tells_them_apart(values):
         (np.ones((4, 2)), ["a", 1, "b", 2], "expected labels of one kind, got int and str"),
         (np.ones((4, 2)), ["a"] * 4, "expected at least two classes, got 1"),
         (np.ones((4, 2)), [0, 1], "expected as many labels as samples, 4, got 2"),
+        ({"x": np.ones((4, 2))}, [0, 1, 0, 1], "expected samples as an array or a path, got dict"),
         (np.ones((4, 2)), None, "expected labels beside the samples, got none"),
         (np.ones((4, 2)), [[0, 1]] * 4, r"expected one label per sample, got shape \(4, 2\)"),
         (np.array([[1.0, np.nan]] * 4), [0, 1, 0, 1], "expected finite numbers, got nan in row 0, column 1"),

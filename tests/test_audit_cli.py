@@ -98,6 +98,19 @@ def test_audit_is_told_to_people_too_and_is_not_run_again(tmp_path):
     assert not list(tmp_path.rglob(".*.part"))
 
 
+def test_a_single_wrong_label_is_told_in_the_singular(tmp_path):
+    (tmp_path / "own.csv").write_text("a,b,c,label\n3,0,0,ant\n0,3,0,bee\n0,0,3,cat\n")
+    said = run("audit", tmp_path / "own.csv", "--out", tmp_path / "a").stdout
+    assert "the 3 most suspicious labels are listed; about 1 of them is wrong" in said
+
+
+def test_an_audit_is_not_mixed_with_a_run(table, tmp_path):
+    run("train", "--data", table, "--label", "label", "--epochs", 1, "--network", "linear", "--out", tmp_path / "run")
+    before = sorted((tmp_path / "run").iterdir())
+    said = refused("audit", table, "--label", "label", "--epochs", 1, "--out", tmp_path / "run")
+    assert "holds a run; give another folder for the audit" in said and sorted((tmp_path / "run").iterdir()) == before
+
+
 def test_images_that_cannot_be_read_are_listed_skipped_and_counted(pets, tmp_path):
     result = json.loads(run("audit", pets, "--epochs", "2", "--out", tmp_path / "a", "--json").stdout)
     assert result["unreadable"] == 2 and result["samples"] == 22

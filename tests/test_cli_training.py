@@ -12,7 +12,9 @@ import torch
 from typer.testing import CliRunner
 
 from curriculoss import cli
+from curriculoss.errors import InvalidValueError
 from curriculoss.runs import Run, RunSpec
+from curriculoss.runs.task import make_fabric
 
 pytestmark = pytest.mark.slow
 
@@ -93,7 +95,7 @@ def test_every_setting_of_a_spec_has_an_option():
         (("--preset", "mnist", "--spec", "x.json"), "expected --preset or --spec, got both"),
         (("--spec", "nowhere.json"), "cannot read the spec nowhere.json: No such file or directory"),
         (("--network", "cnn5"), "cnn4"),
-        (("-p", "q"), "expected -p name=number, got -p 'q'"),
+        (("-p", "q"), "expected a hyperparameter as name=number, got 'q'"),
         (("--label", "y"), "digits: a label column belongs to data from a path"),
         (("--test", "t.csv"), "digits: a test path belongs to data from a path"),
         (("--schedule", "step"), "expects step_epochs"),
@@ -109,6 +111,11 @@ def test_mistakes_are_one_line_and_exit_2(tmp_path, arguments, message):
 def test_device_that_is_not_here(tmp_path):
     done = run("train", *QUICK, "--accelerator", "cuda", "--out", tmp_path / "run", expect=2)
     assert done.stderr == "Error: no CUDA device here; try --accelerator cpu\n"
+
+
+def test_device_of_another_name():
+    with pytest.raises(InvalidValueError, match=r"unknown accelerator 'gpu', did you mean 'cpu'\? Available: auto"):
+        make_fabric(RunSpec(), "gpu")
 
 
 def test_holdout_that_has_no_effect_is_said(tmp_path):

@@ -50,8 +50,8 @@ def test_the_command_writes_a_page_and_says_where(tmp_path, monkeypatch):
     ("arguments", "message"),
     [
         (["--run", "nowhere"], "nowhere holds no run: expected spec.json"),
-        (["--out", "missing/page.html"], "--out expects a file in a folder that exists, got 'missing/page.html'"),
-        (["--out", "."], "--out expects a file in a folder that exists, got '.'"),
+        (["--out", "missing/page.html"], "cannot write missing/page.html: there is no folder 'missing'"),
+        (["--out", "."], "cannot write .: it is a folder"),
     ],
 )
 def test_the_command_says_in_one_line_what_it_cannot_do(arguments, message, tmp_path, monkeypatch):

@@ -143,20 +143,39 @@ def test_a_loss_of_one_number_may_have_an_axis():
         ({"epochs": -1}, "fit expects epochs >= 0, got epochs=-1"),
         ({"epochs": "2"}, "fit expects an integer epochs >= 0, got epochs='2'"),
         ({"epochs": 2, "test_every": 0}, "fit expects test_every >= 1, got test_every=0"),
-        ({"epochs": 2, "clip_norm": -1}, "fit expects a finite number > 0, got clip_norm=-1"),
+        ({"epochs": 2, "clip_norm": -1}, "fit expects finite clip_norm > 0, got -1"),
         ({"epochs": 2, "optimizer": None}, "fit expects an optimizer of torch, its name or .*, got None"),
         ({"epochs": 2, "schedule": 0.1}, "fit expects schedule 'cosine' or a function, got 0.1"),
         (
             {"epochs": 2, "loss": RobustLoss(CE(), reduction="none")},
             r"returns one number .*, got torch.float32 \(32,\)",
         ),
-        ({"epochs": 2, "clip_norm": 0}, "fit expects a finite number > 0, got clip_norm=0"),
+        ({"epochs": 2, "clip_norm": 0}, "fit expects finite clip_norm > 0, got 0"),
+        ({"epochs": 2, "callbacks": Callback()}, "fit expects a list of Callback objects as callbacks, got <"),
+        (
+            {"epochs": 2, "callbacks": [print]},
+            r"list of Callback objects as callbacks, got \[<built-in function print>\]",
+        ),
+        (
+            {"epochs": 2, "batches": [(torch.ones(3, 4), ("ant", "bee", "cat"))]},
+            r"fit expects batches of numbers, got \['torch.float32 \(3, 4\)', 'tuple'\]",
+        ),
+        ({"epochs": 2, "seed": "0"}, "fit expects an integer seed >= 0, got seed='0'"),
+        (
+            {"epochs": 2, "test_batches": [(torch.ones(3, 4), torch.zeros(3, 1, dtype=torch.int64))]},
+            r"fit with test_batches expects logits .*, got logits \(3, 3\) and target \(3, 1\)",
+        ),
         ({"epochs": 2, "loss": lambda logits, target: 1.0}, "a loss that returns one number as a tensor, got float"),
+        ({"epochs": 2, "loss": "ce"}, r"^fit expects a function of .*, such as MAE\(\) or get\('mae'\), got 'ce'$"),
+        ({"epochs": 2, "loss": CE}, r"such as MAE\(\) or get\('mae'\), got <class .*CE'>$"),
+        ({"epochs": 2, "network": nn.Flatten()}, "^fit expects a module with parameters as network, got Flatten"),
+        ({"epochs": 2, "network": "linear"}, "^fit expects a module with parameters as network, got 'linear'$"),
     ],
 )
 def test_arguments_are_checked(wrong, match):
+    given = {"network": nn.Linear(4, 3), "loss": CE(), "batches": batches(), "test_batches": batches()}
     with pytest.raises(CurriculossError, match=match):
-        fit(nn.Linear(4, 3), **{"loss": CE(), "batches": batches(), "test_batches": batches()} | wrong)
+        fit(**given | wrong)
 
 
 def test_gradients_from_before_the_fit_do_not_count():
@@ -173,6 +192,15 @@ def test_sample_weights_need_no_index():
         weighted = [(x, y, index, torch.linspace(0, 1, 32)) for x, y, _ in batches()]
         fit(each, RobustLoss(CE()), weighted, epochs=1, seed=0)
     assert torch.equal(weights(trained[0]), weights(trained[1]))
+
+
+def test_of_probabilities_as_test_targets_the_most_probable_class_counts():
+    inputs, target, _ = data()
+    (plain,), (soft,) = (
+        fit(network(), RobustLoss(CE()), batches(), epochs=1, seed=0, test_batches=[(inputs, each)])
+        for each in (target, 0.8 * F.one_hot(target, 3) + 0.2 / 3)
+    )
+    assert plain.test_accuracy == soft.test_accuracy and 0 < plain.test_accuracy < 100
 
 
 def test_accuracy_counts_every_pixel():

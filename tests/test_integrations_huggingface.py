@@ -19,7 +19,7 @@ from transformers import (
 )
 
 from curriculoss import CE, GCE, MAE, AutoLoss, RobustLoss, Shifted, soft_margin
-from curriculoss.integrations.huggingface import MonitorCallback, TrainerLoss
+from curriculoss.integrations.huggingface import TrainerLoss, TrainerMonitor
 from curriculoss.monitor import Monitor
 
 pytestmark = pytest.mark.slow
@@ -179,7 +179,7 @@ def logged(trainer: Trainer) -> list[dict[str, float]]:
 def test_the_monitor_hears_what_it_would_be_fed(kind: str, tmp_path: Path) -> None:
     """By hand, at a learning rate so small that the model stays as it is."""
     loss = TrainerLoss(GCE(0.7), causal_lm=kind == "causal")
-    callback = MonitorCallback(loss)
+    callback = TrainerMonitor(loss)
     batches = {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 4}
     trainer = trained(kind, tmp_path, loss, [callback], learning_rate=1e-12, **batches)
     data, model = make_data(kind), make_model(kind)
@@ -203,7 +203,7 @@ def test_the_monitor_hears_what_it_would_be_fed(kind: str, tmp_path: Path) -> No
 def test_the_learning_rate_is_that_of_the_step(tmp_path: Path) -> None:
     """Four steps that fall from 0.04 to 0.01, in each of which four samples count the same."""
     loss = TrainerLoss(MAE())
-    callback = MonitorCallback(loss)
+    callback = TrainerMonitor(loss)
     trained("sequence", tmp_path, loss, [callback], learning_rate=0.04, num_train_epochs=1)
     epoch = callback.epoch
     assert epoch is not None
@@ -212,7 +212,7 @@ def test_the_learning_rate_is_that_of_the_step(tmp_path: Path) -> None:
 
 def test_evaluation_is_not_heard(tmp_path: Path) -> None:
     loss = TrainerLoss(MAE())
-    callback = MonitorCallback(loss)
+    callback = TrainerMonitor(loss)
     trainer = Trainer(
         make_model("sequence"), arguments(tmp_path, eval_strategy="steps", eval_steps=1), compute_loss_func=loss,
         train_dataset=make_data("sequence"), eval_dataset=make_data("sequence"), callbacks=[callback],
@@ -236,7 +236,7 @@ def with_columns(kind: str, wrong: int = 4) -> list[dict[str, torch.Tensor]]:
 @pytest.mark.parametrize("kind", ["sequence", "token"])
 def test_columns_tell_samples_and_wrong_labels_apart(kind: str, tmp_path: Path) -> None:
     loss, data = TrainerLoss(MAE()), with_columns(kind)
-    callback = MonitorCallback(loss, index="row", clean_target="clean", num_samples=COUNT)
+    callback = TrainerMonitor(loss, index="row", clean_target="clean", num_samples=COUNT)
     settings = {"learning_rate": 1e-12, "remove_unused_columns": False, "num_train_epochs": 1}
     trainer = trained(kind, tmp_path, loss, [callback], data, **settings)
     with torch.no_grad():
@@ -256,7 +256,7 @@ def test_clean_targets_of_a_language_model_are_shifted_with_its_labels(tmp_path:
     for row in data:
         row["clean"] = row["labels"].clone()
         row["clean"][1] += 1
-    callback = MonitorCallback(loss, clean_target="clean")
+    callback = TrainerMonitor(loss, clean_target="clean")
     trained("causal", tmp_path, loss, [callback], data, remove_unused_columns=False, num_train_epochs=1)
     assert callback.epoch.samples_noisy == COUNT  # the second token of each
     assert callback.epoch.samples_clean == callback.epoch.samples - COUNT > 0
@@ -264,14 +264,14 @@ def test_clean_targets_of_a_language_model_are_shifted_with_its_labels(tmp_path:
 
 def test_a_column_that_was_removed_is_missed(tmp_path: Path) -> None:
     loss = TrainerLoss(MAE())
-    callback = MonitorCallback(loss, clean_target="clean")
+    callback = TrainerMonitor(loss, clean_target="clean")
     with pytest.raises(ValueError, match="column 'clean': is remove_unused_columns=False"):
         trained("sequence", tmp_path, loss, [callback], with_columns("sequence"))
 
 
 def test_a_loss_that_is_not_called_is_missed(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="heard no call of its loss"):
-        trained("sequence", tmp_path, TrainerLoss(MAE()), [MonitorCallback(TrainerLoss(MAE()))])
+        trained("sequence", tmp_path, TrainerLoss(MAE()), [TrainerMonitor(TrainerLoss(MAE()))])
 
 
 def test_rows_go_to_the_trainers_reporters(tmp_path: Path) -> None:
@@ -286,7 +286,7 @@ def test_rows_go_to_the_trainers_reporters(tmp_path: Path) -> None:
             heard.append(dict(kwargs["logs"]))
 
     trainer.add_callback(Reporter())
-    trainer.add_callback(MonitorCallback(loss, log=trainer.log))
+    trainer.add_callback(TrainerMonitor(loss, log=trainer.log))
     trainer.train()
     assert [row["epoch"] for row in heard if row.keys() >= ROW] == [1.0, 2.0]
     assert len(logged(trainer)) == 2
@@ -295,9 +295,9 @@ def test_rows_go_to_the_trainers_reporters(tmp_path: Path) -> None:
 @pytest.mark.parametrize("criterion", [GCE(0.7), AutoLoss(CLASSES)], ids=["gce", "auto"])
 @pytest.mark.parametrize("step", [3, 4], ids=["amid an epoch", "at its last step"])
 def test_a_resumed_run_ends_with_the_same_numbers(step: int, criterion: Any, tmp_path: Path) -> None:
-    def run(**resume: Any) -> MonitorCallback:
+    def run(**resume: Any) -> TrainerMonitor:
         loss = TrainerLoss(criterion)
-        callback = MonitorCallback(loss, index="row", clean_target="clean", num_samples=COUNT)
+        callback = TrainerMonitor(loss, index="row", clean_target="clean", num_samples=COUNT)
         trainer = Trainer(
             make_model("sequence"),
             arguments(tmp_path, save_strategy="steps", save_steps=1, remove_unused_columns=False),
@@ -320,7 +320,7 @@ def test_a_checkpoint_without_a_monitor_is_said(tmp_path: Path, caplog: pytest.L
     settings = {"save_strategy": "steps", "save_steps": 4}
     trained("sequence", tmp_path, TrainerLoss(MAE()), **settings)
     loss = TrainerLoss(MAE())
-    callback = MonitorCallback(loss)
+    callback = TrainerMonitor(loss)
     trainer = Trainer(
         make_model("sequence"), arguments(tmp_path, **settings), train_dataset=make_data("sequence"),
         compute_loss_func=loss, callbacks=[callback],
@@ -332,5 +332,5 @@ def test_a_checkpoint_without_a_monitor_is_said(tmp_path: Path, caplog: pytest.L
 
 def test_verdicts_are_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     loss = TrainerLoss(Shifted(MAE(), -9.0))
-    trained("sequence", tmp_path, loss, [MonitorCallback(loss)])
+    trained("sequence", tmp_path, loss, [TrainerMonitor(loss)])
     assert "this will underfit" in caplog.text

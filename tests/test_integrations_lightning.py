@@ -15,7 +15,7 @@ from lightning.pytorch.loggers import CSVLogger
 from torch.utils.data import DataLoader, TensorDataset
 
 from curriculoss import GCE, MAE, RobustLoss, Shifted
-from curriculoss.integrations.lightning import MonitorCallback
+from curriculoss.integrations.lightning import LightningMonitor
 from curriculoss.monitor import Epoch, Monitor
 
 COUNT, FEATURES, CLASSES, BATCH, RATE = 24, 4, 5, 4, 0.2
@@ -62,7 +62,7 @@ def batches() -> "DataLoader[Any]":
 
 
 def fit(
-    callback: MonitorCallback, folder: Path, *more: Any, module: Any = None, resume: Any = None, **settings: Any
+    callback: LightningMonitor, folder: Path, *more: Any, module: Any = None, resume: Any = None, **settings: Any
 ) -> lightning.Trainer:
     defaults = {
         "max_epochs": 2, "accelerator": "cpu", "logger": False, "enable_progress_bar": False,
@@ -96,11 +96,11 @@ def by_hand(accumulate: int = 1, epochs: int = 2) -> tuple[Epoch, Monitor]:
     return epoch, monitor
 
 
-def watching() -> MonitorCallback:
-    return MonitorCallback(index=2, clean_target=3, num_samples=COUNT)
+def watching() -> LightningMonitor:
+    return LightningMonitor(index=2, clean_target=3, num_samples=COUNT)
 
 
-def assert_same(callback: MonitorCallback, epoch: Epoch, monitor: Monitor) -> None:
+def assert_same(callback: LightningMonitor, epoch: Epoch, monitor: Monitor) -> None:
     assert callback.epoch is not None and callback.monitor is not None
     assert callback.epoch.as_dict() == epoch.as_dict()
     ours, theirs = vars(callback.monitor.samples()), vars(monitor.samples())
@@ -134,7 +134,7 @@ def test_an_epoch_is_logged_once(tmp_path: Path) -> None:
 
 
 def test_without_clean_targets_there_is_no_snr(tmp_path: Path) -> None:
-    trainer = fit(MonitorCallback(), tmp_path)
+    trainer = fit(LightningMonitor(), tmp_path)
     assert "mean_weight" in trainer.callback_metrics and "snr" not in trainer.callback_metrics
 
 
@@ -177,7 +177,7 @@ def test_keywords_and_single_samples_are_heard_once(tmp_path: Path) -> None:
             logits = self.network(batch[0])
             return self.loss(logits[0], target=batch[1][0]) + self.loss(target=batch[1], logits=logits)
 
-    callback = MonitorCallback()
+    callback = LightningMonitor()
     fit(callback, tmp_path, module=Single(), max_epochs=1)
     assert callback.epoch is not None and callback.epoch.samples == COUNT + COUNT / BATCH
 
@@ -192,23 +192,23 @@ class Two(Classifier):
 
 
 def test_which_loss_is_said_where_it_is_not_clear(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    with pytest.raises(ValueError, match="expects one RobustLoss in the module, or loss=, got 2"):
-        fit(MonitorCallback(), tmp_path, module=Two())
+    with pytest.raises(ValueError, match="expects one RobustLoss in the module or loss=, got 2"):
+        fit(LightningMonitor(), tmp_path, module=Two())
     module = Two()
     with pytest.raises(TypeError, match=r"expects a criterion such as RobustLoss\(MAE\(\)\), got MAE\(\)$"):
-        fit(MonitorCallback(MAE()), tmp_path)  # type: ignore[arg-type]
+        fit(LightningMonitor(MAE()), tmp_path)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="heard no call of its loss"):
-        fit(MonitorCallback(module.loss), tmp_path, module=module)
+        fit(LightningMonitor(module.loss), tmp_path, module=module)
     assert "underfit" not in caplog.text
-    fit(MonitorCallback(module.other), tmp_path, module=module)
+    fit(LightningMonitor(module.other), tmp_path, module=module)
     assert caplog.text.count("this will underfit") == 1
 
 
 def test_a_batch_without_what_was_named_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"expects index at batch\[7\], got a list of 4"):
-        fit(MonitorCallback(index=7, num_samples=COUNT), tmp_path)
+        fit(LightningMonitor(index=7, num_samples=COUNT), tmp_path)
     with pytest.raises(ValueError, match=r"expects clean_target at batch\['clean'\], got a list of 4"):
-        fit(MonitorCallback(clean_target="clean"), tmp_path)
+        fit(LightningMonitor(clean_target="clean"), tmp_path)
 
 
 TWO_PROCESSES = """

@@ -194,6 +194,7 @@ def test_hidden_layers_have_the_given_sizes(iris: tuple[np.ndarray, np.ndarray])
         ({"loss": "mea"}, "unknown loss 'mea', did you mean 'mae'"),
         ({"loss": "atuo"}, "unknown loss 'atuo', did you mean 'auto'"),
         ({"loss": "mae", "fix": "stretch"}, "unknown fix 'stretch'"),
+        ({"device": "gpu"}, "RobustClassifier, device 'gpu': Expected one of cpu, cuda, "),
     ],
 )
 def test_a_wrong_setting_is_one_clear_line(

@@ -155,6 +155,24 @@ def test_predict_as_json_writes_no_file_unless_asked_to(trained, tmp_path, monke
     assert [path.name for path in tmp_path.iterdir()] == ["mine.csv"]
 
 
+@pytest.mark.parametrize(
+    ("command_name", "out", "match"),
+    [
+        ("predict", "missing/table.csv", "cannot write missing/table.csv: there is no folder 'missing'"),
+        ("predict", ".", "cannot write .: it is a folder"),
+        ("export", "missing/model.pt2", "cannot write missing/model.pt2: there is no folder 'missing'"),
+        ("report", "missing/page.html", "cannot write missing/page.html: there is no folder 'missing'"),
+    ],
+)
+def test_an_out_that_cannot_be_written_is_refused_before_any_work(
+    trained, command_name, out, match, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(torch.nn.Module, "__call__", None)  # the network is not asked
+    given = {"predict": ("digits", "--out", out), "export": (out,), "report": ("--out", out)}[command_name]
+    assert match in command(command_name, trained[0], *given, expect=2).stderr
+
+
 def test_a_network_of_ones_own_is_named_again(run, tmp_path, monkeypatch):
     change(run / "result.json", network="Mine")
     monkeypatch.chdir(tmp_path)

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from curriculoss import noise
+from curriculoss.errors import CurriculossError
 from curriculoss.noise import (
     Noise,
     corrupt,
@@ -363,7 +364,9 @@ def test_labels_of_small_types_are_taken() -> None:
         ("instance:0.4", {"inputs": torch.zeros(7, 2)}, "as many inputs as labels, 50000, got 7"),
         ("instance:0.4", {"inputs": torch.full((50_000, 2), torch.nan)}, "finite inputs"),
         ("instance:0.4", {"inputs": torch.full((50_000, 2), torch.inf)}, "finite inputs"),
-        ("symmetric:0.4", {"seed": -1}, "0 <= seed < 2\\*\\*63, got seed=-1"),
+        ("symmetric:0.4", {"seed": -1}, "noise expects seed >= 0, got seed=-1"),
+        ("symmetric:0.4", {"seed": 2**63}, r"noise expects seed <= 9.22337e\+18, got seed=9223372036854775808"),
+        ("symmetric:0.4", {"seed": "0"}, "noise expects an integer seed >= 0, got seed='0'"),
         ("symmetric:0.4", {"clean": CLEAN + 1}, "clean labels: expected 0 to 9, got 1 to 10"),
         ("symmetric:0.4", {"clean": CLEAN.float()}, "expected integers of shape \\(N,\\), got torch.float32"),
         (
@@ -378,7 +381,7 @@ def test_labels_of_small_types_are_taken() -> None:
     ],
 )
 def test_what_cannot_be_done_is_refused(text: str, options: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(CurriculossError, match=message):
         corrupt(text, **{"clean": CLEAN, "num_classes": 10, "seed": 0} | options)
 
 

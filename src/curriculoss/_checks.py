@@ -83,13 +83,20 @@ def check_number(
         raise InvalidValueError(f"{name} expects {constraints}, got {symbol}={value!r:.60}")
 
 
-def checked_integer(caller: str, name: str, value: int, least: int) -> int:
+def check_given(caller: str, expected: str, value: object, holds: bool) -> None:
+    """Refuse what is not as expected: numbers and text as wrong values, everything else as a wrong type."""
+    if not holds:
+        error = InvalidValueError if isinstance(value, (numbers.Real, str)) else InvalidTypeError
+        raise error(f"{caller} expects {expected}, got {value!r:.80}")
+
+
+def checked_integer(caller: str, name: str, value: int, least: int, most: float = LARGEST) -> int:
     """A plain integer, also if it is given as one of numpy or torch."""
     try:
         number = operator.index(value)
     except TypeError:
         raise InvalidTypeError(f"{caller} expects an integer {name} >= {least}, got {name}={value!r}") from None
-    if not least <= number <= LARGEST:
-        limit = f"{name} >= {least}" if number < least else f"{name} <= {LARGEST:g}"
+    if not least <= number <= most:
+        limit = f"{name} >= {least}" if number < least else f"{name} <= {most:g}"
         raise InvalidValueError(f"{caller} expects {limit}, got {name}={number!s:.30}")
     return number

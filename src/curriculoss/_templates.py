@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 from collections.abc import Callable, Mapping
+from importlib import resources
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2.utils import htmlsafe_json_dumps
+from markupsafe import Markup
 
 
 def fill(
@@ -23,3 +28,14 @@ def fill(
     environment.globals["zip"] = zip
     environment.filters |= filters
     return environment.get_template(f"{template}.jinja").render(values)
+
+
+def fill_with_script(package: str, name: str, content: Any, values: Mapping[str, Any]) -> str:
+    """The page `name`.html.jinja with the script `name`.js, which no other may join, and what that reads as JSON."""
+    script = resources.files(package).joinpath(f"{name}.js").read_text("utf-8")
+    own = {
+        "content": htmlsafe_json_dumps(content, allow_nan=False, separators=(",", ":")),
+        "script": Markup(script),  # our own
+        "script_hash": base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
+    }
+    return fill(package, f"{name}.html", {**values, **own}, html=True)

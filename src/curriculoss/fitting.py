@@ -14,7 +14,7 @@ from torch.nn.utils import clip_grad_norm_
 from torch.optim import SGD, AdamW, Optimizer
 
 from curriculoss._autograd import to_float64
-from curriculoss._checks import check_known, check_number, checked_integer, is_finite, type_and_shape
+from curriculoss._checks import check_given, check_known, check_logits, checked_integer, is_finite, type_and_shape
 from curriculoss.errors import DivergedError, InvalidTypeError, InvalidValueError
 from curriculoss.monitor import Epoch, Monitor
 
@@ -158,11 +158,9 @@ class Loop:
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that a later fit with the same arguments needs to go on from here, to the bit."""
-        return {
-            **{name: part.state_dict() for name, part in self._parts().items()},
-            "history": [asdict(each) for each in self.history],
-            "callbacks": {name: each.state_dict() for name, each in self._named().items()},
-        }
+        parts = {name: part.state_dict() for name, part in self._parts().items()}
+        callbacks = {name: each.state_dict() for name, each in self._named().items()}
+        return {**parts, "history": [asdict(each) for each in self.history], "callbacks": callbacks}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from a state, in a callback's `on_fit_begin`."""
@@ -226,13 +224,20 @@ def fit(
         >>> [each.epoch for each in history], history[-1].test_accuracy > 90
         ([1, 2, 3, 4, 5], True)
     """
-    epochs = checked_integer("fit", "epochs", epochs, 0)
-    checked_integer("fit", "test_every", test_every, 1)
-    if clip_norm is not None:  # torch checks the other numbers
-        check_number("fit", "clip_norm", clip_norm, "a finite number > 0", is_finite(clip_norm) and clip_norm > 0)
-    backend = SingleDevice(next(network.parameters()).device) if backend is None else backend
+    listed = isinstance(callbacks, Sequence) and all(isinstance(each, Callback) for each in callbacks)
+    check_given("fit", "a list of Callback objects as callbacks", callbacks, listed)
+    epochs, test_every = (checked_integer("fit", *x) for x in (("epochs", epochs, 0), ("test_every", test_every, 1)))
+    seed = None if seed is None else checked_integer("fit", "seed", seed, 0, 2**63 - 1)
+    check_given("fit", "finite clip_norm > 0", clip_norm, clip_norm is None or (is_finite(clip_norm) and clip_norm > 0))
+    check_given("fit", "schedule 'cosine' or a function", schedule, schedule in (None, "cosine") or callable(schedule))
+    is_function = callable(loss) and not isinstance(loss, type)
+    check_given("fit", "a function of (logits, target), such as MAE() or get('mae')", loss, is_function)
+    parameters = [*network.parameters()] if isinstance(network, nn.Module) else []
+    check_given("fit", "a module with parameters as network", network, bool(parameters))
+    backend = SingleDevice(parameters[0].device) if backend is None else backend
     made = _make_optimizer(network, optimizer, learning_rate, momentum, weight_decay)
-    rates, factor = [group["lr"] for group in made.param_groups], _rate_factor(schedule, epochs)
+    rates = [group["lr"] for group in made.param_groups]
+    factor = (lambda done: cosine(done, epochs)) if isinstance(schedule, str) else schedule
     model, made = backend.setup(network, made)
     made.zero_grad()  # gradients from before the fit do not count
     loss = loss.to(backend.device) if isinstance(loss, nn.Module) else loss
@@ -256,10 +261,8 @@ def fit(
                 clip_grad_norm_(model.parameters(), clip_norm)
             made.step()
             made.zero_grad()
-            step = Step(logits.detach(), target, index, value.detach(), margin, made.param_groups[0]["lr"])
-            loop.tell("on_step", step)
-            total += to_float64(step.loss) * len(target)
-            count += len(target)
+            loop.tell("on_step", Step(logits.detach(), target, index, value.detach(), margin, made.param_groups[0]["lr"]))
+            total, count = total + to_float64(value.detach()) * len(target), count + len(target)
         mean = _mean("batches", total, count, backend)
         if not math.isfinite(mean):
             said = f"training diverged in epoch {number + 1} (loss {mean})"
@@ -273,14 +276,6 @@ def fit(
         loop.tell("on_epoch_end", loop.history[-1])
     loop.tell("on_fit_end")
     return loop.history
-
-
-def _rate_factor(schedule: str | Schedule | None, epochs: int) -> Schedule | None:
-    if schedule == "cosine":
-        return lambda done: cosine(done, epochs)
-    if isinstance(schedule, str) or not (schedule is None or callable(schedule)):
-        raise InvalidValueError(f"fit expects schedule 'cosine' or a function, got {schedule!r}")
-    return schedule
 
 
 def cosine(done: float, epochs: float, warmup: float = 0.0) -> float:
@@ -298,8 +293,11 @@ def epoch_batches(batches: Any, number: int, device: torch.device) -> Iterator[t
         if not isinstance(batch, Sequence) or not 2 <= len(batch) <= 4:
             got = len(batch) if isinstance(batch, Sequence) else type_and_shape(batch)
             raise InvalidValueError(f"fit expects batches of 2 to 4 parts, as (inputs, target), got {got}")
-        given: list[Any] = [*batch, None, None]
-        yield tuple(x if x is None else torch.as_tensor(x).to(device, non_blocking=True) for x in given[:4])
+        try:
+            given = [x if x is None else torch.as_tensor(x).to(device, non_blocking=True) for x in batch]
+        except (TypeError, ValueError):  # of names, say
+            raise InvalidTypeError(f"fit expects batches of numbers, got {[*map(type_and_shape, batch)]}") from None
+        yield (*given, None, None)[:4]
 
 
 @torch.no_grad()
@@ -313,18 +311,18 @@ def evaluate(network: nn.Module, batches: Any, backend: Backend) -> float:
     """The accuracy in percent over the batches of all processes; leaves the network in eval mode."""
     right, count = torch.zeros((), dtype=torch.int64, device=backend.device), 0
     for logits, (_, target, *_) in predictions(network, batches, backend.device):
-        right += (logits.argmax(1) == target).sum()
-        count += target.numel()  # one per pixel where logits are (N, K, d1, ...)
+        soft = target.is_floating_point()  # probabilities: the most probable class counts
+        check_logits(logits, target if soft else target.long(), "fit with test_batches", soft)
+        right += (logits.argmax(1) == (target.argmax(1) if soft else target)).sum()
+        count += logits[:, 0].numel()  # one per pixel where logits are (N, K, d1, ...)
     return _mean("test_batches", 100 * to_float64(right), count, backend)
 
 
 def _loss_and_margin(loss: Any, logits: Tensor, target: Tensor, weight: Tensor | None) -> tuple[Tensor, Tensor | None]:
     """The loss, and the margins where the loss gives them."""
     extra = {} if weight is None else {"sample_weight": weight}
-    if hasattr(loss, "loss_and_margin"):
-        value, margin = loss.loss_and_margin(logits, target, **extra)
-    else:
-        value, margin = loss(logits, target, **extra), None
+    call = getattr(loss, "loss_and_margin", lambda *given, **more: (loss(*given, **more), None))
+    value, margin = call(logits, target, **extra)
     if not isinstance(value, Tensor) or value.numel() != 1:
         raise InvalidValueError(f"fit expects a loss that returns one number as a tensor, got {type_and_shape(value)}")
     return value.reshape(()), None if margin is None else margin.detach()
@@ -383,10 +381,8 @@ class MonitorCallback(Callback):
 
     def on_step(self, step: Step) -> None:
         clean = None if self.clean_target is None or step.index is None else self.clean_target[step.index]
-        self.monitor.update(
-            logits=step.logits, target=step.target, learning_rate=step.learning_rate, margin=step.margin,
-            index=step.index, clean_target=clean,
-        )  # fmt: skip
+        self.monitor.update(logits=step.logits, target=step.target, learning_rate=step.learning_rate,
+                            margin=step.margin, index=step.index, clean_target=clean)  # fmt: skip
 
     def on_epoch_end(self, result: EpochResult) -> None:
         self.epochs.append(self.monitor.end_epoch())

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from curriculoss._checks import check_known
+from curriculoss._checks import check_known, checked_integer
 from curriculoss._text import first_line
 from curriculoss.errors import InvalidTypeError, InvalidValueError
 
@@ -117,8 +117,7 @@ def corrupt(
     """
     noise = parse(noise) if isinstance(noise, str) else noise
     _check_labels("clean", clean, num_classes)
-    if not 0 <= seed < 2**63:
-        raise InvalidValueError(f"noise expects 0 <= seed < 2**63, got seed={seed}")
+    seed = checked_integer("noise", "seed", seed, 0, 2**63 - 1)
     labels = clean.detach().cpu().long()
     # Hashed, so that a loop that shuffles with the same seed does not repeat our random numbers.
     digest = hashlib.sha256(f"curriculoss noise {seed}".encode()).digest()

@@ -101,6 +101,8 @@ def from_arrays(values: Any, labels: Any, name: str = ARRAYS_NAME) -> AuditedDat
     if labels is None:
         raise DataError(f"{name}: expected labels beside the samples, got none")
     inputs = _as_array(values)
+    if not inputs.ndim:
+        raise DataError(f"{name}: expected samples as an array or a path, got {type(values).__name__}")
     given = _flat_labels(name, _as_array(labels))
     if len(given) != len(inputs):
         raise DataError(f"{name}: expected as many labels as samples, {len(inputs)}, got {len(given)}")

@@ -133,14 +133,9 @@ class Audit(NoiseEstimate):
         """The result as plain numbers and strings, as in noise.json."""
         names, suspects = [str(name) for name in self.classes], self.suspects
         return {
-            "samples": len(self),
-            "noise_rate": self.noise_rate,
-            "interval": list(self.interval),
-            "predicted": self.predicted,
-            "learned_little": self.learned_little,
-            "suspects": len(suspects),
-            "suspects_expected_wrong": float(self.p_wrong[suspects].sum()),
-            "unreadable": len(self.data.unreadable),
+            "samples": len(self), "noise_rate": self.noise_rate, "interval": list(self.interval),
+            "predicted": self.predicted, "learned_little": self.learned_little, "suspects": len(suspects),
+            "suspects_expected_wrong": float(self.p_wrong[suspects].sum()), "unreadable": len(self.data.unreadable),
             "classes": names,
             "confusion": np.round(self.confusion, 6).tolist() if len(names) <= MATRIX_CLASSES else None,
             "pairs": [
@@ -148,7 +143,7 @@ class Audit(NoiseEstimate):
                 for given, suggested, count in self.pairs(MOST_PAIRS)
             ],
             **({} if self.wrong is None else {"against_truth": against_truth(self.scores, self.wrong)}),
-        }
+        }  # fmt: skip
 
     def save(self, folder: Path | str) -> dict[str, str]:
         """Write what the command writes.
@@ -178,18 +173,10 @@ class Audit(NoiseEstimate):
 
 
 def audit(
-    data: Any,
-    labels: Any = None,
-    *,
-    out: Path | str | None = None,
-    settings: Mapping[str, Any] | None = None,
-    score: str = DEFAULT_SCORE,
-    data_dir: Path | str | None = None,
-    download: bool = False,
-    workers: int = 0,
-    accelerator: str = "auto",
-    callbacks: Sequence[Callback] = (),
-) -> Audit:
+    data: Any, labels: Any = None, *, out: Path | str | None = None, settings: Mapping[str, Any] | None = None,
+    score: str = DEFAULT_SCORE, data_dir: Path | str | None = None, download: bool = False, workers: int = 0,
+    accelerator: str = "auto", callbacks: Sequence[Callback] = (),
+) -> Audit:  # fmt: skip
     """Find the labels that are probably wrong, by one training run over all samples.
 
     Args:

@@ -84,14 +84,9 @@ class Copy:
 
 
 def clean(
-    data: Path | str,
-    decisions: Path | str,
-    out: Path | str,
-    *,
-    label: str | None = None,
-    labels: Path | str | None = None,
-    link: bool = False,
-) -> CleaningReport:
+    data: Path | str, decisions: Path | str, out: Path | str, *, label: str | None = None,
+    labels: Path | str | None = None, link: bool = False,
+) -> CleaningReport:  # fmt: skip
     """Write a copy of the data with decisions applied.
 
     Args:

@@ -4,16 +4,13 @@ import base64
 import hashlib
 import io
 import json
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from jinja2.utils import htmlsafe_json_dumps
-from markupsafe import Markup
 
 from curriculoss._files import write_text
-from curriculoss._templates import fill
+from curriculoss._templates import fill_with_script
 from curriculoss.auditing.audits import SUSPECT_COLUMNS, Audit
 from curriculoss.data import DataError, Dataset, Images
 from curriculoss.data.images import open_image
@@ -31,16 +28,9 @@ def write_gallery(found: Audit, path: Path) -> None:
     items = [_item(found, int(i), len(columns)) for i in found.suspects[:MOST_SAMPLES]]
     content = {"classes": [str(name) for name in found.classes], "items": items, "features": columns}
     content["key"] = hashlib.sha256(json.dumps(content).encode()).hexdigest()[:16]  # of decisions in the browser
-    script = resources.files("curriculoss.auditing").joinpath("gallery.js").read_text("utf-8")
-    values = {
-        "found": found,
-        "shown": len(items),
-        "shown_wrong": round(float(found.p_wrong[found.suspects[:MOST_SAMPLES]].sum())),
-        "content": htmlsafe_json_dumps(content, allow_nan=False, separators=(",", ":")),
-        "script": Markup(script),  # our own
-        "script_hash": base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
-    }
-    write_text(path, fill("curriculoss.auditing", "gallery.html", values, html=True))
+    wrong = round(float(found.p_wrong[found.suspects[:MOST_SAMPLES]].sum()))
+    values = {"found": found, "shown": len(items), "shown_wrong": wrong}
+    write_text(path, fill_with_script("curriculoss.auditing", "gallery", content, values))
 
 
 def _item(found: Audit, i: int, columns: int) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from curriculoss.cli.console import app, new_table, print_json, show
 from curriculoss.cli.exits import resumable
 from curriculoss.cli.options import Accelerator, AsJson, DataDir, Download, Label, Workers, expect_outside
 from curriculoss.cli.progress import TrainingProgress
+from curriculoss.errors import InvalidValueError
 
 if TYPE_CHECKING:
     from curriculoss.auditing import Audit
@@ -59,6 +60,8 @@ def audit(
     interrupted audit continues when the command is repeated; a finished one is not trained again.
     """
     expect_outside(out, data)
+    if (out / "spec.json").exists():
+        raise InvalidValueError(f"{out} holds a run; give another folder for the audit")
     asked = {"label": label, "noise": noise, "subset": subset, "image_size": image_size,
              "network": network, "width": width, "epochs": epochs, "seed": seed}  # fmt: skip
     from curriculoss import auditing
@@ -84,7 +87,8 @@ def audit(
 def _print(found: Audit, files: dict[str, str]) -> None:
     print(found.headline)
     expected = found.p_wrong[found.suspects].sum()
-    print(f"the {len(found.suspects)} most suspicious labels are listed; about {expected:.0f} of them are wrong")
+    are = "is" if round(expected) == 1 else "are"
+    print(f"the {len(found.suspects)} most suspicious labels are listed; about {expected:.0f} of them {are} wrong")
     result = found.summary()
     if found.learned_little:
         print(f"beware: the network predicts only {percent(found.predicted)} of the labels, so it has learned little, "

@@ -84,7 +84,7 @@ def numbers(given: list[str]) -> dict[str, float]:
         try:
             values[key] = float(number)
         except ValueError:
-            raise InvalidValueError(f"expected -p name=number, got -p {text!r}") from None
+            raise InvalidValueError(f"expected a hyperparameter as name=number, got {text!r}") from None
     return values
 
 

@@ -6,9 +6,9 @@ from typing import Annotated
 import typer
 
 from curriculoss.cli.console import app
+from curriculoss.cli.options import expect_writable
 from curriculoss.cli.progress import progress_bar
 from curriculoss.cli.report import find_runs
-from curriculoss.errors import InvalidValueError
 
 PAGE = Path("explorer.html")
 
@@ -31,9 +31,7 @@ def explore(
     """
     from curriculoss.explorer import build
 
-    out = out.expanduser()
-    if out.is_dir() or not out.parent.is_dir():
-        raise InvalidValueError(f"--out expects a file in a folder that exists, got {str(out)!r}")
+    out = expect_writable(out)
     found = find_runs(run or [])
     with progress_bar("making the page", quiet=False):
         page = build(out, found)

@@ -2,6 +2,7 @@
 
 import importlib
 import inspect
+import os
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -19,7 +20,9 @@ Param = Annotated[
     list[str] | None, typer.Option("--param", "-p", metavar="NAME=NUMBER", help="A hyperparameter; repeatable.")
 ]
 Fix = Annotated[str | None, typer.Option(help=f"Adapt the loss to the number of classes: {', '.join(METHODS)}.")]
-Tau = Annotated[float | None, typer.Option(help=f"For --fix scale, shift: start like margin -tau (default {TAU}).")]
+Tau = Annotated[
+    float | None, typer.Option(help=f"For --fix scale or shift: start with the weight of margin -tau (default {TAU}).")
+]
 Label = Annotated[str | None, typer.Option(help="Label column of a table (default: label, y or target).")]
 DataDir = Annotated[Path | None, typer.Option(help="Folder of data sets (default: CURRICULOSS_DATA, or the cache).")]
 Download = Annotated[bool, typer.Option("--download", help="Download a data set that is missing.")]
@@ -28,8 +31,8 @@ Jobs = Annotated[int | None, typer.Option(min=1, help="Runs at the same time (de
 Where = Annotated[
     str, typer.Option("--executor", metavar="local|ray[:HOST:PORT]", help="Where to train: processes here, or Ray.")
 ]
-Cpus = Annotated[int, typer.Option(min=1, help="Cores, and threads, of each run.")]
-Gpus = Annotated[float, typer.Option(min=0, help="With --executor ray: GPUs of each run.")]
+Cpus = Annotated[int, typer.Option(min=1, help="Cores and threads per run.")]
+Gpus = Annotated[float, typer.Option(min=0, help="GPUs per run, with --executor ray.")]
 Accelerator = Annotated[Literal["auto", "cpu", "cuda", "mps"], typer.Option(help="Device to train on.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
@@ -46,10 +49,10 @@ SETTING_OPTIONS: dict[str, Any] = {
     "subset": _setting(int, "Number of training samples to use (default: all)."),
     "image_size": _setting(int, "Height and width to which images are resized (default: as they are)."),
     "holdout": _setting(float, "Share kept for testing if the data have no test samples (default 0.2)."),
-    "noise": _setting(str, "clean, symmetric:0.4, asymmetric(-blocks), pairflip, instance, human, matrix:FILE"),
+    "noise": _setting(str, "Noise to add: symmetric:0.4, asymmetric(-blocks), pairflip, instance, human, matrix:FILE."),
     "noise_seed": _setting(int, "Seed of the noise (default: that of the run)."),
     "exact_noise": _setting(bool, "Meet the rate exactly (default) or by chance.", "--exact-noise/--per-sample-noise"),
-    "loss": _setting(str, "A loss by name (default ce): `curriculoss losses` lists them, auto adapts to the data."),
+    "loss": _setting(str, "Loss by name (default ce); `curriculoss losses` lists them, and auto sets itself."),
     "params": Param,
     "normalize": _setting(bool, "Divide the loss by its largest weight (default)."),
     "fix": Fix,
@@ -151,6 +154,16 @@ def import_factory(text: str) -> Callable[..., Any]:
     if not callable(factory):
         raise InvalidValueError(f"--network {text}: expected a function or class, got {type(factory).__name__}")
     return factory  # type: ignore[no-any-return]  # callable, as was just seen
+
+
+def expect_writable(file: Path) -> Path:
+    """The file with a home folder for ~; refused if it cannot be written, before the work that it is for."""
+    file = file.expanduser()
+    if not file.parent.is_dir():
+        raise InvalidValueError(f"cannot write {file}: there is no folder {str(file.parent)!r}")
+    if file.is_dir() or not os.access(file.parent, os.W_OK):
+        raise InvalidValueError(f"cannot write {file}: {'it is a folder' if file.is_dir() else 'permission denied'}")
+    return file
 
 
 def expect_outside(out: Path, data: str | None) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from curriculoss.cli.console import UsageError, app, new_table, print_json, show
-from curriculoss.cli.options import AsJson, DataDir, import_factory
+from curriculoss.cli.options import AsJson, DataDir, expect_writable, import_factory
 from curriculoss.cli.progress import progress_bar
 
 if TYPE_CHECKING:
@@ -46,18 +46,19 @@ def predict(
     curriculoss predict run photo.jpg --top 5
     curriculoss predict run new-rows.csv --out answers.csv
 
-    Images are cropped or resized as in training. Columns of a table are matched by name. Of a data set known by name,
-    the test samples are taken.
+    Images are cropped or resized as in training. Columns of a table are matched by name. For a data set known by name,
+    the test samples are used.
     """
     from curriculoss._files import write_table
     from curriculoss.data import load_inputs
     from curriculoss.runs import Run
 
+    if out is not None or not as_json:
+        out = expect_writable(out or Path("predictions.csv"))
     model, spec = _model(run, network), Run(run).spec
     inputs = load_inputs(data, model.input_format, image_size=spec.image_size, label=spec.label, data_dir=data_dir)
     rows = list(_rows(model, inputs, top, as_json))
-    if out is not None or not as_json:
-        out = out or Path("predictions.csv")
+    if out is not None:
         write_table(out, rows)
     if as_json:
         print_json({"run": str(run), "data": data, "out": None if out is None else str(out), "predictions": rows})
@@ -85,6 +86,7 @@ def export(
         raise UsageError(f"expected a file name that ends with .pt2, got {out}")
     from curriculoss.runs import export_model
 
+    out = expect_writable(out)
     model = _model(run, network)
     export_model(model, out)
     if as_json:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from curriculoss.cli.console import app, print_json
-from curriculoss.cli.options import AsJson
+from curriculoss.cli.options import AsJson, expect_writable
 from curriculoss.cli.progress import progress_bar
 from curriculoss.errors import InvalidValueError
 
@@ -31,9 +31,9 @@ def report(
     """
     from curriculoss.report import build
 
-    found = find_runs(runs)
+    found, out = find_runs(runs), expect_writable(out or runs[0] / "report.html")
     with progress_bar("drawing the report", quiet=as_json):
-        page = build(found, out or runs[0] / "report.html")
+        page = build(found, out)
     if as_json:
         print_json({"report": str(page), "runs": [str(each.path) for each in found]})
     else:

@@ -16,7 +16,7 @@ from curriculoss import initial
 from curriculoss._files import write
 from curriculoss._text import percent
 from curriculoss.cli.console import app, new_console, new_table, numbers, print_json
-from curriculoss.cli.options import AsJson, Fix, Param, Tau
+from curriculoss.cli.options import AsJson, Fix, Param, Tau, expect_writable
 from curriculoss.cli.progress import progress_bar
 from curriculoss.decomposition import Decomposition, decompose
 from curriculoss.errors import InvalidValueError
@@ -51,11 +51,15 @@ def weight(
     Margins are simulated from i.i.d. standard normal logits, which is where training starts with the usual
     initialisations. Weights are relative to the largest one (1), as `RobustLoss` trains by default.
     """
-    out = None if out is None else _checked_out(out.expanduser())
+    if out is not None and out.suffix.lower() not in FIGURE_SUFFIXES:
+        raise InvalidValueError(f"expected --out to end in {', '.join(FIGURE_SUFFIXES)}, got {str(out)!r}")
+    out = None if out is None else expect_writable(out)
     if not 2 <= num_classes <= MOST_CLASSES:
         raise InvalidValueError(f"expected 2 <= --num-classes <= {MOST_CLASSES:,}, got {num_classes}")
     if fix is None and tau is not None:
         raise InvalidValueError("--tau belongs to a fix: add --fix scale or --fix shift")
+    if name.lower() == "auto":
+        raise InvalidValueError("auto sets its weight while it trains; give a loss that `curriculoss losses` lists")
     given = numbers(param or [])
     original = registry.get(name, **given)
     plan = None if fix is None else plan_fix(original, fix, tau=tau, num_classes=num_classes)
@@ -154,14 +158,3 @@ def _draw(out: Path, original: Any, loss: Any, num_classes: int, answer: _Answer
         curves = {x.label: x for x in (loss, original, CE())}
         figure = figures.weight_over_initial_margins(curves, num_classes, initial_margins=answer.margins)
     write(out, lambda file: figure.savefig(file, format=out.suffix[1:].lower()))
-
-
-def _checked_out(out: Path) -> Path:
-    """Refuse before any work a file that cannot be written."""
-    if out.suffix.lower() not in FIGURE_SUFFIXES:
-        raise InvalidValueError(f"expected --out to end in {', '.join(FIGURE_SUFFIXES)}, got {str(out)!r}")
-    if not out.parent.is_dir():
-        raise InvalidValueError(f"cannot write {out}: there is no folder {str(out.parent)!r}")
-    if out.is_dir():
-        raise InvalidValueError(f"cannot write {out}: Is a directory")
-    return out

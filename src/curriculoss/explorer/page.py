@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
 from collections.abc import Iterable
-from importlib import resources
 from pathlib import Path
 
-from jinja2.utils import htmlsafe_json_dumps
-from markupsafe import Markup
-
 from curriculoss._files import write_text
-from curriculoss._templates import fill
+from curriculoss._templates import fill_with_script
 from curriculoss.explorer.losses import loss_facts
 from curriculoss.explorer.runs import run_facts
 from curriculoss.runs.folder import Run
@@ -39,13 +33,6 @@ def build(out: Path | str, runs: Iterable[Run] = ()) -> Path:
     """
     shown = [run_facts(run) for run in runs]
     content = {**loss_facts({run["classes"] for run in shown if run["classes"]}), "runs": shown}
-    script = resources.files("curriculoss.explorer").joinpath("explorer.js").read_text("utf-8")
-    values = {
-        "content": htmlsafe_json_dumps(content, allow_nan=False, separators=(",", ":")),
-        "script": Markup(script),  # our own
-        "script_hash": base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
-        "kinds": {kind for run in shown for kind in run["densities"]},
-    }
-    out = Path(out)
-    write_text(out, fill("curriculoss.explorer", "explorer.html", values, html=True))
-    return out
+    kinds = {kind for run in shown for kind in run["densities"]}
+    write_text(Path(out), fill_with_script("curriculoss.explorer", "explorer", content, {"kinds": kinds}))
+    return Path(out)

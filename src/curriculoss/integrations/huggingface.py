@@ -235,12 +235,12 @@ def _checked_head(model: PreTrainedModel) -> nn.Linear:
     return head
 
 
-class MonitorCallback(Watch, TrainerCallback):
-    """`Trainer(compute_loss_func=loss, callbacks=[MonitorCallback(loss)])` follows the training with a monitor.
+class TrainerMonitor(Watch, TrainerCallback):
+    """`Trainer(compute_loss_func=loss, callbacks=[TrainerMonitor(loss)])` follows the training with a monitor.
 
     Mean weight and effective learning rate (and the snr, if clean targets are known) go to `trainer.state.log_history`
     once per epoch. Its state and the loss's (AutoLoss has one) are saved in the folders of checkpoints, and loaded from
-    those in `output_dir`. (The role of `curriculoss.fitting.MonitorCallback`, in the Trainer's loop.)
+    those in `output_dir`.
 
     Args:
         loss: The loss that the Trainer computes.
@@ -288,7 +288,7 @@ class MonitorCallback(Watch, TrainerCallback):
         if self._optimizer is not None:
             if absent := [column for column in self._places.values() if column not in kwargs]:
                 raise InvalidValueError(
-                    f"MonitorCallback expects a column {absent[0]!r}: is remove_unused_columns=False?"
+                    f"TrainerMonitor expects a column {absent[0]!r}: is remove_unused_columns=False?"
                 )
             self._sample = {name: kwargs[column] for name, column in self._places.items()}
             if "clean_target" in self._sample:

@@ -14,11 +14,11 @@ with needed("lightning"):
     from lightning.pytorch import Callback, LightningModule, Trainer
 
 
-class MonitorCallback(Watch, Callback):
-    """`Trainer(callbacks=[MonitorCallback()])` follows the loss of the module, whatever `training_step` does with it.
+class LightningMonitor(Watch, Callback):
+    """`Trainer(callbacks=[LightningMonitor()])` follows the loss of the module, whatever `training_step` does with it.
 
     It logs mean weight and effective learning rate (and the snr, if clean targets are known) once per epoch. Its state
-    is part of the checkpoints. (The role of `curriculoss.fitting.MonitorCallback`, in Lightning's loop.)
+    is part of the checkpoints.
 
     Args:
         loss: The loss to follow, if the module has none or several.
@@ -43,7 +43,7 @@ class MonitorCallback(Watch, Callback):
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         found = [each for each in pl_module.modules() if isinstance(each, Criterion)]
         if self.loss is None and len(found) != 1:
-            raise InvalidValueError(f"MonitorCallback expects one RobustLoss in the module, or loss=, got {len(found)}")
+            raise InvalidValueError(f"LightningMonitor expects one RobustLoss in the module or loss=, got {len(found)}")
         self.attach(self.loss or found[0])
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
@@ -70,5 +70,5 @@ def _part(batch: Any, name: str, key: int | str) -> Any:
     except (LookupError, TypeError):
         size = f" of {', '.join(map(repr, batch))}" if isinstance(batch, Mapping) else f" of {len(batch)}"
         raise InvalidValueError(
-            f"MonitorCallback expects {name} at batch[{key!r}], got a {type(batch).__name__}{size}"
+            f"LightningMonitor expects {name} at batch[{key!r}], got a {type(batch).__name__}{size}"
         ) from None

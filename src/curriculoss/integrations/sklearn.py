@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from curriculoss._checks import check_known, check_number, checked_integer, is_finite
+from curriculoss._text import first_line
 from curriculoss.errors import InvalidValueError
 from curriculoss.fitting import MonitorCallback, fit
 from curriculoss.fixing import fix as fixed
@@ -147,6 +148,10 @@ class RobustClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  #
             raise InvalidValueError(f"RobustClassifier expects hidden_layer_sizes such as (100,), got {sizes!r}")
         for size in sizes:
             checked_integer("RobustClassifier", "hidden_layer_sizes", size, 1)
+        try:
+            torch.empty(0, device=self.device)
+        except (AssertionError, RuntimeError, TypeError) as error:  # torch has several for a device that is not here
+            raise InvalidValueError(f"RobustClassifier, device {self.device!r}: {first_line(error)}") from None
         for name in ("epochs", "batch_size"):
             checked_integer("RobustClassifier", name, getattr(self, name), 1)
         for name, rate in (("learning_rate", self.learning_rate), ("weight_decay", self.weight_decay)):

@@ -34,7 +34,7 @@ class Watch:
     """
 
     def __init__(self, num_samples: int | None, **places: Any) -> None:
-        self.num_samples = num_samples
+        self._name, self.num_samples = type(self).__name__, num_samples
         self.monitor: Monitor | None = None
         self.epoch: Epoch | None = None
         self._places = {name: place for name, place in places.items() if place is not None}
@@ -47,7 +47,7 @@ class Watch:
 
     def attach(self, loss: Any) -> None:
         if not isinstance(loss, Criterion):
-            raise InvalidTypeError(f"MonitorCallback expects a criterion such as RobustLoss(MAE()), got {loss!r:.100}")
+            raise InvalidTypeError(f"{self._name} expects a criterion such as RobustLoss(MAE()), got {loss!r:.100}")
         self.detach()  # an interrupted run may have left it attached, and listening
         self.pause()
         self._handles = [loss.register_forward_hook(self._hear, with_kwargs=True)]
@@ -87,7 +87,7 @@ class Watch:
         if self._listened is None:
             return None
         if self.monitor is None or self._heard is None:
-            raise InvalidValueError("MonitorCallback heard no call of its loss: does training call this RobustLoss?")
+            raise InvalidValueError(f"{self._name} heard no call of its loss: does training call this RobustLoss?")
         self.epoch = self.monitor.end_epoch()
         self._listened = self._heard = None
         if in_process_group():

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
 from curriculoss.figures import COLOURS, Array, annotate, draw_mean, strip
-from curriculoss.report.groups import Group, groups, number, rows
+from curriculoss.report.groups import Group, groups, rows
 from curriculoss.report.ridges import AXES_AND_DATA, MarginHistory, draw_dynamics, shown_counts
 from curriculoss.runs.folder import Run
 
@@ -40,21 +40,11 @@ def dynamics(runs: Iterable[Run]) -> Figure:
     return draw_dynamics({group.name: history for group, history in margin_histories(groups(runs)).items()})
 
 
-def by_run(group: Group, key: str) -> list[list[float | None]]:
-    """A measure over the epochs, for each run that counts."""
-    return [[number(row, key) for row in rows(run)] for run in group.counted]
-
-
 def over_epochs(
-    series: Sequence[Sequence[Sequence[float | None]]],
-    *,
-    colours: Sequence[str] = COLOURS,
-    factor: float = 1.0,
-    form: str = "{:.1f}",
-    limits: tuple[float, float | None] | None = None,
-    reference: tuple[float, str] | None = None,
+    series: Sequence[Sequence[Sequence[float | None]]], *, colours: Sequence[str] = COLOURS, factor: float = 1.0,
+    form: str = "{:.1f}", limits: tuple[float, float | None] | None = None, reference: tuple[float, str] | None = None,
     logarithmic: bool | None = None,
-) -> Figure | None:
+) -> Figure | None:  # fmt: skip
     """One line per series, with one value per epoch; for several runs their mean, and their range as a band.
 
     Args:

@@ -268,18 +268,11 @@ class ResultRow:
         """For JSON and CSV: what was run, and of each measure the mean and `_std` (None for one run)."""
         group, spec = self.group, self.group.spec
         row: dict[str, Any] = {
-            "loss": spec.loss_name,
-            "data": spec.data,
-            "noise": spec.noise,
-            "settings": dict(self.settings),
-            "n": len(group.counted),
-            "seeds": [run.spec.seed for run in group.counted],
-            "finished": group.finished,
-            "unfinished": sum(not run.finished for run in group.runs),
-            "epochs": group.epochs,
-            "failed": group.failed,
+            "loss": spec.loss_name, "data": spec.data, "noise": spec.noise, "settings": dict(self.settings),
+            "n": len(group.counted), "seeds": [run.spec.seed for run in group.counted], "finished": group.finished,
+            "unfinished": sum(not run.finished for run in group.runs), "epochs": group.epochs, "failed": group.failed,
             "note": group.note,
-        }
+        }  # fmt: skip
         for key in TABLE_MEASURES:
             found = group.over_seeds(key)
             row |= {key: found.mean, f"{key}_std": found.std}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from curriculoss._text import percent
 from curriculoss.errors import InvalidValueError
 from curriculoss.figures import MARGIN_COLOURS
 from curriculoss.report import charts, groups
-from curriculoss.report.groups import LOSS_FIELDS, Group, Mean
+from curriculoss.report.groups import LOSS_FIELDS, Group, Mean, ResultRow
 from curriculoss.report.judgement import RULES, Comparison, listed, plural
 from curriculoss.report.ridges import margin_ridges, span_of
 from curriculoss.report.svg import colour_variable, inline_svg
@@ -42,7 +43,8 @@ def build(runs: Sequence[Run], out: Path) -> Path:
     if not runs:
         raise InvalidValueError("a report expects at least one run, got none")
     out = Path(out)
-    text = fill("curriculoss.report", "webpage.html", _content(list(runs), out), html=True,
+    content = {**vars(_page(list(runs), out)), "rules": RULES, "margin_colours": MARGIN_COLOURS}
+    text = fill("curriculoss.report", "webpage.html", content, html=True, epochs=groups.rows,
                 cell=_cell, colour=colour_variable, count=plural, value=_value, percent=percent)  # fmt: skip
     write_text(out, text)
     return out
@@ -53,66 +55,88 @@ def headline(runs: Iterable[Run]) -> str:
     return Comparison(groups.by_setting(groups.groups(runs))[0]).headline()
 
 
-def _content(runs: list[Run], out: Path) -> dict[str, Any]:
+@dataclass(frozen=True)
+class Setting:
+    """Losses with the same data, noise, network and so on, as the page shows them."""
+
+    comparison: Comparison
+    noise: str
+    right: float | None  # percent of the labels, if the true ones are known
+    differing: Mapping[str, Any]  # other settings that tell it from the rest
+    charts: Mapping[str, Markup | None]  # by measure; None without values
+    ridges: Mapping[Group, Markup | None]
+    by_truth: bool  # whether margins are shown apart for right and wrong labels
+
+
+@dataclass(frozen=True)
+class Page:
+    """What the template fills in."""
+
+    settings: Sequence[Setting]
+    data: str
+    when: str
+    dropped: int  # number of runs
+    runs: Sequence[Run]
+    rows: Sequence[ResultRow]
+    colours: Mapping[str, str]  # by loss
+    differing: Mapping[str, Sequence[str]]
+    shared: Mapping[str, Any]
+    environments: Mapping[str, Sequence[str]]
+    commands: Mapping[str, str]  # and the spec of each
+    report_command: str
+
+
+def _page(runs: list[Run], out: Path) -> Page:
     rows = groups.table(runs)
     found = [row.group for row in rows]
     kept = [run for group in found for run in group.runs]
     specs = [run.spec for run in kept]
     changed = groups.differing(specs)
-    return {
-        "settings": _settings(found),
-        "data": listed(list(dict.fromkeys(spec.data for spec in specs))),
-        "when": max(run.environment.started or "" if run.environment else "" for run in kept)[:10],
-        "failed": sum(len(group.failures) for group in found),
-        "left": sum(len(group.open) for group in found),
-        "dropped": len(runs) - len(kept),
-        "rules": RULES,
-        "runs": kept,
-        "rows": rows,
-        "colours": charts.colour_by_loss(found),
-        "margin_colours": MARGIN_COLOURS,
-        "differing": _differing(specs, changed),
-        "shared": {key: value for key, value in specs[0].as_dict().items() if key not in changed},
-        "epochs_of": groups.rows,
-        "environments": _environments(kept),
-        "commands": {_train_command(run): run.spec.to_json().rstrip() for run in kept},
-        "report_command": shlex.join(["curriculoss", "report", *(str(run.path) for run in runs), "--out", str(out)]),
-    }
+    return Page(
+        settings=_settings(found), data=listed(list(dict.fromkeys(spec.data for spec in specs))),
+        when=max(run.environment.started or "" if run.environment else "" for run in kept)[:10],
+        dropped=len(runs) - len(kept), runs=kept, rows=rows, colours=charts.colour_by_loss(found),
+        differing=_differing(specs, changed), environments=_environments(kept),
+        shared={key: value for key, value in specs[0].as_dict().items() if key not in changed},
+        commands={_train_command(run): run.spec.to_json().rstrip() for run in kept},
+        report_command=shlex.join(["curriculoss", "report", *(str(run.path) for run in runs), "--out", str(out)]),
+    )  # fmt: skip
 
 
-def _settings(found: Sequence[Group]) -> list[dict[str, Any]]:
-    """For the template: losses with the same data, noise, network and so on, with their verdicts and figures."""
+def _settings(found: Sequence[Group]) -> list[Setting]:
     by_setting, colours, numbers = groups.by_setting(found), charts.colour_by_loss(found), count(1)
     changed = set(groups.differing(some[0].spec for some in by_setting)) - {"noise", "seed", *LOSS_FIELDS}
 
     def drawn(figure: Figure | None) -> Markup | None:
         return None if figure is None else inline_svg(figure, f"{next(numbers)}")
 
-    def setting(some: Sequence[Group]) -> dict[str, Any]:
+    def setting(some: Sequence[Group]) -> Setting:
         rates = [group.noise_rate for group in some if group.noise_rate is not None]
         right = 100 * (1 - rates[0]) if rates else None
         reference = None if right is None else (right, f"{right:.0f} % of the labels are right")
-        percents: dict[str, Any] = {"limits": (0, 104), "logarithmic": False}
-        how: dict[str, dict[str, Any]] = {
-            "test_accuracy": percents,
-            "train_accuracy": {**percents, "reference": reference},
-            "accuracy_noisy": {"factor": 100, "limits": (0, None), "logarithmic": False},
-            "mean_weight": {"form": "{:.2g}"},
-            "effective_learning_rate": {"form": "{:.2g}", "logarithmic": False},
-            "snr": {"form": "{:.2f}", "reference": (1.0, "equal weights"), "logarithmic": True},
-        }
+
+        def chart(key: str, **how: Any) -> Markup | None:
+            lines = [[[groups.number(row, key) for row in groups.rows(run)] for run in group.counted] for group in some]
+            return drawn(charts.over_epochs(lines, colours=[colours[group.name] for group in some], **how))
+
         histories = charts.margin_histories(some)
-        span, of_loss = span_of(histories.values()), [colours[group.name] for group in some]
-        lines = {key: [charts.by_run(group, key) for group in some] for key in how}
-        return {
-            "noise": _noise(some[0].spec),
-            "differing": {key: value for key, value in some[0].spec.as_dict().items() if key in changed},
-            "comparison": Comparison(some),
-            "right": right,  # percent of the labels, if the true ones are known
-            "charts": {key: drawn(charts.over_epochs(lines[key], colours=of_loss, **how[key])) for key in how},
-            "ridges": {group: drawn(margin_ridges(each, span=span)) for group, each in histories.items()},
-            "by_truth": any("noisy" in history.counts for history in histories.values()),
-        }
+        span = span_of(histories.values())
+        return Setting(
+            Comparison(some),
+            _noise(some[0].spec),
+            right,
+            {key: value for key, value in some[0].spec.as_dict().items() if key in changed},
+            {
+                "test_accuracy": chart("test_accuracy", limits=(0, 104), logarithmic=False),
+                "train_accuracy": chart("train_accuracy", limits=(0, 104), logarithmic=False, reference=reference),
+                "accuracy_noisy": chart("accuracy_noisy", factor=100, limits=(0, None), logarithmic=False),
+                "mean_weight": chart("mean_weight", form="{:.2g}"),
+                "effective_learning_rate": chart("effective_learning_rate", form="{:.2g}", logarithmic=False),
+                "snr": chart("snr", form="{:.2f}", reference=(1.0, "equal weights"), logarithmic=True),
+            },
+            {group: drawn(margin_ridges(each, span=span)) for group, each in histories.items()},
+            any("noisy" in history.counts for history in histories.values()),
+        )
 
     return [setting(some) for some in by_setting]
 

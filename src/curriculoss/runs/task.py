@@ -20,6 +20,7 @@ from lightning_fabric import Fabric
 from torch import Tensor, nn
 
 from curriculoss import data, models, noise
+from curriculoss._checks import check_known
 from curriculoss.data import Dataset, Images, Split
 from curriculoss.data.batches import Batches
 from curriculoss.errors import InvalidValueError
@@ -231,8 +232,9 @@ class Training:
 
 def make_fabric(spec: RunSpec, accelerator: str = "auto") -> Fabric:
     """The devices and precision to train with; under torchrun, all its processes."""
-    here = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
-    if not here.get(accelerator, True):
+    here = {"auto": True, "cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
+    check_known("accelerator", accelerator, here)
+    if not here[accelerator]:
         raise InvalidValueError(f"no {accelerator.upper()} device here; try --accelerator cpu")
     size = int(os.environ.get("WORLD_SIZE", 1))
     local = int(os.environ.get("LOCAL_WORLD_SIZE", size))
