@@ -1,7 +1,5 @@
 """The checkpoint of a run: what its next epoch needs, so that an interrupted run goes on to the bit."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial

@@ -1,7 +1,5 @@
 """Executors: where runs are trained. Processes on this machine are one, a Ray cluster (`on_ray`) is another."""
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import signal
@@ -58,7 +56,7 @@ class LocalExecutor(Executor):
     jobs: int | None = None
     cpus: int = 1
 
-    def pool(self, runs: int) -> _Processes:
+    def pool(self, runs: int) -> "_Processes":
         """A pool whose runs start again if their process dies."""
         return _Processes(max(1, min(self.jobs or (os.cpu_count() or 1) // self.cpus, runs)), self.cpus)
 
@@ -72,7 +70,7 @@ class _Processes:
         self.pools: list[ProcessPoolExecutor] = []
         self.lock, self.ending = threading.Lock(), False
 
-    def __enter__(self) -> _Processes:
+    def __enter__(self) -> "_Processes":
         return self
 
     def __exit__(self, failed: object, *_: object) -> None:

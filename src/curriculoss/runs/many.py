@@ -1,7 +1,5 @@
 """`train_many`: runs side by side, since two single-threaded runs are faster than one with two threads."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, wait

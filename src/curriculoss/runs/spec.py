@@ -1,7 +1,5 @@
 """`RunSpec`: everything that decides the outcome of a run, as one frozen value that JSON and TOML can hold."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import math
@@ -186,14 +184,14 @@ class RunSpec(Facts):
         return "\n".join([*lines, "", "[params]", *(f"{k} = {json.dumps(v)}" for k, v in params.items())]) + "\n"
 
     @classmethod
-    def from_dict(cls, given: Mapping[str, Any]) -> RunSpec:
+    def from_dict(cls, given: Mapping[str, Any]) -> "RunSpec":
         """The spec of a JSON or TOML object; an unknown key is an error."""
         for key in given if isinstance(given, Mapping) else ():
             check_known("key", key, cls.__dataclass_fields__, " in the spec")
         return super().from_dict(given)
 
     @classmethod
-    def read(cls, path: Path | str) -> RunSpec:
+    def read(cls, path: Path | str) -> "RunSpec":
         """Read a .json or .toml file."""
         path = Path(path)
         plain = read_settings(path, "spec")

@@ -4,8 +4,6 @@ DIR/sweep.json     the specs, in order              DIR/runs/NAME/    a run fold
 DIR/failures.json  why runs failed, by their hash   DIR/results.csv   a row per finished run, written at the end
 """
 
-from __future__ import annotations
-
 import itertools
 import json
 import math
@@ -61,7 +59,7 @@ class Sweep:
     specs: tuple[RunSpec, ...]
 
     @classmethod
-    def read(cls, folder: Path) -> Sweep:
+    def read(cls, folder: Path) -> "Sweep":
         """The sweep in a folder; RunError if there is none."""
         try:
             plain = json.loads((folder / SPECS).read_text("utf-8"))

@@ -1,7 +1,5 @@
 """From a spec to what trains: `Task`, samples with their labels, and `Training`, with network, loss and monitor."""
 
-from __future__ import annotations
-
 import atexit
 import gc
 import hashlib
@@ -188,7 +186,7 @@ class Training:
     monitoring: MonitorCallback
 
     @classmethod
-    def prepare(cls, spec: RunSpec, task: Task, fabric: Fabric, network: Network | None = None) -> Training:
+    def prepare(cls, spec: RunSpec, task: Task, fabric: Fabric, network: Network | None = None) -> "Training":
         """Make the network from the run's seed, unless it is given, and the loss for where its margins start."""
         if len(task.train) < 2 * fabric.world_size:
             raise InvalidValueError(f"training needs at least {2 * fabric.world_size} samples, got {len(task.train)}")

@@ -1,7 +1,5 @@
 """`train`: a spec and a folder in, a finished run out."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace

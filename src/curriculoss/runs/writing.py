@@ -1,7 +1,5 @@
 """The run folder as a callback: a checkpoint per epoch, metrics that grow with it, and the results at the end."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import asdict
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The samples that trials train on and are validated with; the test set is in neither."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from pathlib import Path
 
