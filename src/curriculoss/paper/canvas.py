@@ -1,7 +1,5 @@
 """What the figures share: their inputs, their size, and one colour per loss."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache

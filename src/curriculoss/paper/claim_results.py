@@ -1,7 +1,5 @@
 """What a claim asks of the records, the result of testing it, and the files that report it."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Callable, Collection, Sequence
@@ -74,7 +72,7 @@ class ClaimResult:
     missing: int  # runs or data sets that it needs and does not have
 
     @classmethod
-    def of(cls, number: int, claim: str, counts: str, found: Sequence[Part | str], missing: set[str]) -> ClaimResult:
+    def of(cls, number: int, claim: str, counts: str, found: Sequence[Part | str], missing: set[str]) -> "ClaimResult":
         """Apply the rule to the parts that were found; texts among them are further evidence."""
         parts = [one for one in found if isinstance(one, Part)]
         weakest = min(parts, key=lambda part: part.strength, default=Part("nothing measured", Estimate(None, 0)))

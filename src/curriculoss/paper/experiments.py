@@ -4,8 +4,6 @@ A cell is one number in a table or one panel of a figure: a loss on a data set w
 it into a run; cells that need the same run share it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 

@@ -1,11 +1,9 @@
 """The paper's two tables of formulae, made from the code: every registered loss, standard-form or not."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 
 from curriculoss.losses import registry
-from curriculoss.paper.artefacts import artefact_named
+from curriculoss.paper.artefacts import ARTEFACTS
 from curriculoss.paper.inference import signed
 from curriculoss.paper.render import Column, Line, TableContent
 
@@ -82,7 +80,7 @@ def _yes(fact: bool) -> str:
 def _table(name: str, rows: Sequence[Mapping[str, str]], notes: tuple[str, ...]) -> TableContent:
     shown = [key for key in rows[0] if key != "name"]
     return TableContent(
-        artefact_named(name),
+        ARTEFACTS[name],
         tuple(Column((key,), code=key in CODE) for key in shown),
         tuple(Line(row["name"], tuple((row[key],) for key in shown)) for row in rows),
         notes,

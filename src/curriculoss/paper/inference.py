@@ -6,8 +6,6 @@ interval or runs are missing. A claim with several parts holds if all parts hold
 Intervals are not corrected for multiple comparisons.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -30,17 +28,13 @@ class Estimate:
     n: int
     interval: tuple[float, float] | None = None
 
-    def widened(self, by: float) -> Estimate:
+    def widened(self, by: float) -> "Estimate":
         """Widen the interval for what the numbers cannot show, such as the effect of another seed."""
-        if self.interval is None:
-            return self
-        return replace(self, interval=(self.interval[0] - by, self.interval[1] + by))
+        return replace(self, interval=self.interval and (self.interval[0] - by, self.interval[1] + by))
 
-    def within(self, low: float, high: float) -> Estimate:
+    def within(self, low: float, high: float) -> "Estimate":
         """Clip the interval to the possible values."""
-        if self.interval is None:
-            return self
-        return replace(self, interval=(max(low, self.interval[0]), min(high, self.interval[1])))
+        return replace(self, interval=self.interval and (max(low, self.interval[0]), min(high, self.interval[1])))
 
 
 def mean(values: Iterable[float]) -> Estimate:

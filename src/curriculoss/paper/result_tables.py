@@ -1,7 +1,5 @@
 """The paper's tables of results: our numbers over seeds beside the paper's, and both relative to cross entropy."""
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -72,7 +70,7 @@ class Entry:
     def from_other_paper(self) -> bool:
         return self.printed is not None and self.printed.from_other_paper
 
-    def against(self, ce: Entry) -> Entry:
+    def against(self, ce: "Entry") -> "Entry":
         """The entry with its numbers relative to CE's."""
 
         def relative(value: float | None, of_ce: float | None) -> float | None:
