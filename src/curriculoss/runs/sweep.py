@@ -165,12 +165,7 @@ def read_sweep(path: Path | str) -> tuple[RunSpec, ...]:
         ...     [(spec.loss_name, spec.seed) for spec in read_sweep(file)]
         [('gce q=0.3', 0), ('gce q=0.3', 1), ('gce q=0.7', 0), ('gce q=0.7', 1)]
     """
-    path = Path(path)
-    plain = read_settings(path, "sweep")
-    try:
-        return tuple(_specs(plain))
-    except (TypeError, ValueError) as error:
-        raise InvalidValueError(f"{path}: {error}") from None
+    return read_settings(Path(path), "sweep", lambda plain: tuple(_specs(plain)))
 
 
 def _specs(plain: Any) -> Iterator[RunSpec]:
