@@ -76,19 +76,12 @@ class ClaimResult:
         """Apply the rule to the parts that were found; texts among them are further evidence."""
         parts = [one for one in found if isinstance(one, Part)]
         weakest = min(parts, key=lambda part: part.strength, default=Part("nothing measured", Estimate(None, 0)))
-        value, interval = weakest.estimate.value, weakest.estimate.interval
-        return cls(
-            number,
-            claim,
-            counts,
-            statistic=weakest.statistic,
-            value=None if value is None else rounded(value),
-            n=weakest.estimate.n,
-            interval=None if interval is None else (rounded(interval[0]), rounded(interval[1])),
-            verdict=combined(parts, len(missing)),
-            evidence=tuple(one.line() if isinstance(one, Part) else one for one in found),
-            missing=len(missing),
-        )
+        evidence = tuple(one.line() if isinstance(one, Part) else one for one in found)
+        value, n, interval = weakest.estimate.value, weakest.estimate.n, weakest.estimate.interval
+        value = None if value is None else rounded(value)
+        interval = interval and (rounded(interval[0]), rounded(interval[1]))
+        verdict = combined(parts, len(missing))
+        return cls(number, claim, counts, weakest.statistic, value, n, interval, verdict, evidence, len(missing))
 
 
 def claims_text(results: Sequence[ClaimResult]) -> str:

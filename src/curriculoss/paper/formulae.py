@@ -79,14 +79,9 @@ def _yes(fact: bool) -> str:
 
 def _table(name: str, rows: Sequence[Mapping[str, str]], notes: tuple[str, ...]) -> TableContent:
     shown = [key for key in rows[0] if key != "name"]
-    return TableContent(
-        ARTEFACTS[name],
-        tuple(Column((key,), code=key in CODE) for key in shown),
-        tuple(Line(row["name"], tuple((row[key],) for key in shown)) for row in rows),
-        notes,
-        tuple(rows),
-        stub="name",
-    )
+    columns = tuple(Column((key,), code=key in CODE) for key in shown)
+    lines = tuple(Line(row["name"], tuple((row[key],) for key in shown)) for row in rows)
+    return TableContent(ARTEFACTS[name], columns, lines, notes, tuple(rows), stub="name")
 
 
 TABLES: dict[str, Callable[[], TableContent]] = {"table:losses": losses, "table:regularizers": regularizers}

@@ -94,17 +94,13 @@ def rank_correlation(first: Iterable[float], second: Iterable[float]) -> Estimat
     return Estimate(rho, n, (min(low, rho), max(high, rho)))
 
 
-def spanning(estimates: Iterable[Estimate]) -> Estimate:
+def spanning(estimates: Sequence[Estimate]) -> Estimate:
     """The union of the intervals of several equally good estimates of one number, and their median."""
-    some = list(estimates)
-    values = [each.value for each in some if each.value is not None]
-    intervals = [each.interval for each in some if each.interval is not None]
-    whole = len(intervals) == len(some) > 0
-    return Estimate(
-        float(np.median(values)) if values else None,
-        min(each.n for each in some),
-        (min(low for low, _ in intervals), max(high for _, high in intervals)) if whole else None,
-    )
+    values = [each.value for each in estimates if each.value is not None]
+    intervals = [each.interval for each in estimates if each.interval is not None]
+    whole = len(intervals) == len(estimates) > 0
+    union = (min(low for low, _ in intervals), max(high for _, high in intervals)) if whole else None
+    return Estimate(float(np.median(values)) if values else None, min(each.n for each in estimates), union)
 
 
 def _spearman(pairs: Sequence[tuple[float, float]]) -> float:

@@ -61,10 +61,9 @@ def effective_learning_rates(inputs: FigureInputs) -> Figure:
         return canvas.EpochCurve(name, values / unit, inputs.lack(cells[row]), canvas.look(row))
 
     figure, grid = panels(1, 2, (4.1, 3.3))
-    set_title(grid[0], "(a) CE and NCE")
-    set_title(grid[1], "(b) AUL, tuned and inferior (†)")
-    canvas.draw_epochs(grid[0], [curve(row, relative=True) for row in (CE, NCE)], columns=2)
-    canvas.draw_epochs(grid[1], [curve(row) for row in (GOOD_AUL, BAD_AUL)], columns=2)
+    canvas.draw_epochs(grid[0], "(a) CE and NCE", [curve(row, relative=True) for row in (CE, NCE)], columns=2)
+    both = [curve(row) for row in (GOOD_AUL, BAD_AUL)]
+    canvas.draw_epochs(grid[1], "(b) AUL, tuned and inferior (†)", both, columns=2)
     for axes in grid:
         axes.set_ylim(bottom=0)
     meaning = r"$\alpha_t$: mean of learning rate × weight over all samples so far"
@@ -91,12 +90,11 @@ def schedules(inputs: FigureInputs) -> Figure:
               {"color": canvas.LOSS_COLOURS[cell.row.loss], "linestyle": ("solid", "dashed")[noises.index(cell.noise)]})
         for cell in sorted(cells, key=lambda cell: (cell.row.name, cell.noise)) if cell.learning_rate == middle
     ]  # fmt: skip
-    set_title(grid[0], f"(a) CE and MAE, learning rate {middle:g}")
-    canvas.draw_epochs(grid[0], both, columns=2)
+    canvas.draw_epochs(grid[0], f"(a) CE and MAE, learning rate {middle:g}", both, columns=2)
     for axes, letter, noise in zip(grid[1:], "bc", noises, strict=True):
-        set_title(axes, f"({letter}) CE by learning rate, noise {_rate(noise)}")
         some = {cell.learning_rate: cell for cell in cells if (cell.row, cell.noise) == (CE, noise)}
-        canvas.draw_epochs(axes, [curve(some[x], f"{x:g}", {"color": shades[x]}) for x in rates], columns=3)
+        by_rate = [curve(some[x], f"{x:g}", {"color": shades[x]}) for x in rates]
+        canvas.draw_epochs(axes, f"({letter}) CE by learning rate, noise {_rate(noise)}", by_rate, columns=3)
     told = f"Test accuracy with constant learning rates\n{inputs.setting()}, symmetric noise, {inputs.seeds()}"
     return finish(figure, told, across="epoch", up="test accuracy, %")
 
@@ -198,12 +196,11 @@ def memorising(inputs: FigureInputs) -> Figure:
         (grid[0], "accuracy_noisy", 100, "Wrong labels fitted, %"),
         (grid[1], "test_accuracy", 1, "Test accuracy, %"),
     ):
-        set_title(axes, name)
         curves = [
             canvas.EpochCurve(x.row.name, unit * inputs.curves(x, measure), inputs.lack(x), canvas.look(x.row))
             for x in inputs.cells
         ]
-        canvas.draw_epochs(axes, curves, columns=3)
+        canvas.draw_epochs(axes, name, curves, columns=3)
         axes.set_ylim(bottom=0)
     heading = f"{inputs.classes(FEW)} classes, symmetric noise 0.4, {inputs.seeds()}"
     return finish(figure, heading, across="epoch")

@@ -134,9 +134,8 @@ def make_network(spec: RunSpec, task: Task, own: Network | None = None) -> nn.Mo
     """The network that a spec names, made from the run's seed. A user's own is passed in: a spec imports nothing."""
     torch.manual_seed(spec.seed)
     if own is None and ":" in spec.network:
-        raise InvalidValueError(
-            f"{spec.network!r} is a network of your own: only train takes one, as --network {spec.network} or network="
-        )
+        own_only = f"only train takes one, as --network {spec.network} or network="
+        raise InvalidValueError(f"{spec.network!r} is a network of your own: {own_only}")
     wanted = network_name(spec, task) if own is None else own
     return models.make_network(wanted, task.dataset.shape, task.dataset.num_classes, width=spec.width)
 
