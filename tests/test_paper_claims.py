@@ -16,7 +16,7 @@ import torch
 
 from curriculoss.initial import simulate_initial_margins
 from curriculoss.losses import MAE
-from curriculoss.paper import claims, inference, rewriting
+from curriculoss.paper import claim_results, claims, inference, rewriting
 from curriculoss.paper.artefacts import ARTEFACTS
 from curriculoss.paper.epochs import MEASURES, SEPARATION, RunName, RunRecord, RunRecords
 from curriculoss.paper.experiments import TAUS, Cell
@@ -128,7 +128,7 @@ def real_margins(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(claims, "initial_margins", margins)
 
 
-def verdicts(known: RunRecords, folder: Path) -> dict[int, claims.ClaimResult]:
+def verdicts(known: RunRecords, folder: Path) -> dict[int, claim_results.ClaimResult]:
     return {each.number: each for each in claims.check_all(known, folder=folder)}
 
 
@@ -321,7 +321,7 @@ def test_swapping_two_losses_changes_the_files(pair: tuple[str, str], changed: s
     before, after = tmp_path / "before", tmp_path / "after"
     for folder, some in ((before, known), (after, RunRecords(QUICK, found.values()))):
         folder.mkdir()
-        claims.write_claims(claims.check_all(some, folder=folder), folder)
+        claim_results.write_claims(claims.check_all(some, folder=folder), folder)
     old, new = (json.loads((folder / "claims.json").read_text("utf-8")) for folder in (before, after))
     assert changed <= {a["number"] for a, b in zip(old, new, strict=True) if a["value"] != b["value"]}
     assert FAILS in {each["verdict"] for each in new}
@@ -332,7 +332,7 @@ def test_the_same_records_make_the_same_files(tmp_path: Path) -> None:
     for name in ("one", "two"):
         folder = tmp_path / name
         folder.mkdir()
-        files = claims.write_claims(claims.check_all(records(), folder=folder), folder)
+        files = claim_results.write_claims(claims.check_all(records(), folder=folder), folder)
         assert [file.name for file in files] == ["claims.json", "claims.md"]
         contents.append([file.read_bytes() for file in files])
     assert contents[0] == contents[1]
@@ -341,7 +341,7 @@ def test_the_same_records_make_the_same_files(tmp_path: Path) -> None:
     assert len(rows) == 15 and all(set(row) == named for row in rows)
     page = contents[0][1].decode()
     assert all(row["claim"] in page and all(line in page for line in row["evidence"]) for row in rows)
-    assert claims.claims_text(claims.check_all(records(), folder=tmp_path)).count("\n") == 14
+    assert claim_results.claims_text(claims.check_all(records(), folder=tmp_path)).count("\n") == 14
 
 
 def test_more_seeds_of_the_tau_runs_are_asked_for(tmp_path: Path) -> None:
@@ -460,10 +460,10 @@ def test_without_intervals_the_weakest_part_is_the_one_furthest_out_of_its_range
     inside, out, further = (Part(f"{x}", Estimate(x, 1), below=10) for x in (7.0, 43.0, 60.0))
     rest = Part("none", Estimate(None, 0), above=0)
     for parts in ((inside, rest, further, out), (out, further, inside, rest)):
-        assert claims.ClaimResult.of(2, "", "", parts, set()).statistic == "60.0"
-    assert claims.ClaimResult.of(2, "", "", (rest, inside), set()).value == 7
+        assert claim_results.ClaimResult.of(2, "", "", parts, set()).statistic == "60.0"
+    assert claim_results.ClaimResult.of(2, "", "", (rest, inside), set()).value == 7
     sure = Part("sure", Estimate(0.5, 3, (0.2, 0.8)), above=0)
-    assert claims.ClaimResult.of(2, "", "", (sure, rest), set()).value is None
+    assert claim_results.ClaimResult.of(2, "", "", (sure, rest), set()).value is None
 
 
 def test_a_claim_is_as_good_as_its_worst_part() -> None:

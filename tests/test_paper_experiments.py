@@ -11,7 +11,7 @@ import torch
 from curriculoss import data as data_sets
 from curriculoss import models
 from curriculoss.paper import experiments, plans
-from curriculoss.paper.artefacts import ARTEFACTS, artefact_named
+from curriculoss.paper.artefacts import ARTEFACTS
 from curriculoss.paper.experiments import Cell
 from curriculoss.paper.plans import Plan, estimate
 from curriculoss.paper.published import find, published
@@ -51,7 +51,7 @@ def test_webvision_is_a_full_resnet50():
 
 
 def test_underfitting_is_shown_at_the_learning_rate_of_its_caption():
-    rates = {PAPER.spec(cell).learning_rate for cell in artefact_named("table:underfit").cells}
+    rates = {PAPER.spec(cell).learning_rate for cell in ARTEFACTS["table:underfit"].cells}
     assert (
         rates
         == {0.1}
@@ -75,7 +75,7 @@ def test_nce_aul_has_the_coefficients_of_the_notes():
 @pytest.mark.parametrize("name", ["table:fix", "table:fix-symmetric", "table:fix-asymmetric"])
 def test_every_fix_has_the_tau_that_the_paper_tuned_for_its_noise(name):
     checked = 0
-    for cell in artefact_named(name).cells:
+    for cell in ARTEFACTS[name].cells:
         spec = PAPER.spec(cell)
         if cell.row.fix in ("shift", "scale"):
             printed = find("table:correct_param", row=cell.row.name, noise=cell.noise, measure="tau")
@@ -87,7 +87,7 @@ def test_every_fix_has_the_tau_that_the_paper_tuned_for_its_noise(name):
 
 
 def test_webvisions_taus_are_those_of_its_table():
-    for cell in artefact_named("table:webvision").cells:
+    for cell in ARTEFACTS["table:webvision"].cells:
         if cell.row.fix is not None:
             printed = find("table:correct_real", row=cell.row.name, data=cell.data, measure="tau")
             assert printed is not None and PAPER.spec(cell).tau == printed.mean
@@ -96,13 +96,11 @@ def test_webvisions_taus_are_those_of_its_table():
 @pytest.mark.parametrize("name", [name for name, each in ARTEFACTS.items() if each.kind == "table" and each.cells])
 def test_a_table_has_the_rows_and_columns_of_the_papers(name):
     printed = {(each.row, each.data, each.noise or "clean") for each in published()
-               if each.source == artefact_named(name).source and each.measure == "test_accuracy"}  # fmt: skip
+               if each.source == ARTEFACTS[name].source and each.measure == "test_accuracy"}  # fmt: skip
     noisy = {(each.row, each.data, each.noise) for each in published()
-             if each.source == artefact_named(name).source and each.measure == "snr"}  # fmt: skip
+             if each.source == ARTEFACTS[name].source and each.measure == "snr"}  # fmt: skip
     ours = {
-        (cell.row.name, cell.data, cell.noise)
-        for cell in artefact_named(name).cells
-        if not (cell.row.ours or cell.ours)
+        (cell.row.name, cell.data, cell.noise) for cell in ARTEFACTS[name].cells if not (cell.row.ours or cell.ours)
     }
     human = {(row, "cifar100", "human") for row in ("CE", "GCE", "NCE", "NCE+AUL")}  # "/" in the paper
     assert ours == printed | noisy | (human if name == "table:fix" else set())
@@ -110,8 +108,8 @@ def test_a_table_has_the_rows_and_columns_of_the_papers(name):
 
 @pytest.mark.parametrize("name", ["figure:dynamics", "figure:dynamics-noise", "figure:dynamics-losses"])
 def test_a_figure_of_dynamics_has_the_panels_of_the_papers(name):
-    printed = [(each.row, each.noise) for each in published() if each.source == artefact_named(name).source]
-    assert [(cell.row.name, cell.noise) for cell in artefact_named(name).cells] == printed
+    printed = [(each.row, each.noise) for each in published() if each.source == ARTEFACTS[name].source]
+    assert [(cell.row.name, cell.noise) for cell in ARTEFACTS[name].cells] == printed
 
 
 @pytest.mark.parametrize(
@@ -119,7 +117,7 @@ def test_a_figure_of_dynamics_has_the_panels_of_the_papers(name):
     [(QUICK, experiments.RATES, 100), (PAPER, experiments.RATES, 100), (REGIME, experiments.MORE_RATES, 400)],
 )
 def test_schedules_are_mae_at_one_constant_learning_rate_and_ce_at_several(scale, rates, epochs, tmp_path):
-    specs = Plan(artefact_named("figure:schedules"), scale, tmp_path, 1).runs().values()
+    specs = Plan(ARTEFACTS["figure:schedules"], scale, tmp_path, 1).runs().values()
     assert {(s.data, s.epochs, s.schedule) for s in specs} == {("mnist", epochs, "constant")}
     assert sorted((s.loss, s.learning_rate, s.noise) for s in specs) == sorted(
         (loss, rate, noise) for loss, rate in (("mae", 0.01), *(("ce", rate) for rate in rates))
@@ -129,14 +127,14 @@ def test_schedules_are_mae_at_one_constant_learning_rate_and_ce_at_several(scale
 
 @pytest.mark.parametrize(("scale", "count"), [(QUICK, 0), (SMOKE, 0), (PAPER, 0), (REGIME, 12)])
 def test_stand_ins_for_webvision_with_noise_of_our_own_are_where_a_scale_has_them(scale, count):
-    shown = scale.shown(artefact_named("table:webvision").cells)
+    shown = scale.shown(ARTEFACTS["table:webvision"].cells)
     assert len(shown) == 12 + count
     assert {scale.spec(cell).noise for cell in shown if cell.ours} <= {"symmetric:0.2"}
 
 
 @pytest.mark.parametrize("scale", SCALES.values(), ids=lambda scale: scale.name)
 def test_cells_that_mean_the_same_share_a_run(scale, tmp_path):
-    everything = Plan(artefact_named("claims"), scale, tmp_path).runs()
+    everything = Plan(ARTEFACTS["claims"], scale, tmp_path).runs()
     single = sum(len(Plan(each, scale, tmp_path).runs()) for name, each in ARTEFACTS.items() if name != "claims")
     assert len(everything) < single
     assert len({spec.hash for spec in everything.values()}) == len(everything)
@@ -147,7 +145,7 @@ def test_more_seeds_are_asked_for_the_main_tables_only(tmp_path):
     main = {"table:underfit", "table:fix", "table:snr"}
     summaries = {name for name in ARTEFACTS if name.startswith("figure:summary-")}
     assert {name for name, plan in plans.items() if plan.seeds == 3} == main | summaries
-    more = [Plan(artefact_named(name), QUICK, tmp_path).runs() for name in summaries]
+    more = [Plan(ARTEFACTS[name], QUICK, tmp_path).runs() for name in summaries]
     assert {path for some in more for path in some} <= {path for name in main for path in plans[name].runs()}
     assert replace(plans["table:fix"], wanted_seeds=2).seeds == 2
 

@@ -23,8 +23,8 @@ from curriculoss.errors import RunError
 from curriculoss.fixing import underfitting
 from curriculoss.initial import expected_initial_margin
 from curriculoss.losses import Curriculum, registry
-from curriculoss.paper import experiments, histories, run_figures, starting_margins, weight_figures
-from curriculoss.paper.artefacts import ARTEFACTS, Artefact, artefact_named
+from curriculoss.paper import experiments, run_figures, starting_margins, weight_figures
+from curriculoss.paper.artefacts import ARTEFACTS, Artefact
 from curriculoss.paper.canvas import LOSS_COLOURS, NOT_RUN_YET, FigureInputs, label
 from curriculoss.paper.epochs import MEASURES, RunName, RunRecord, RunRecords
 from curriculoss.paper.experiments import Cell
@@ -72,7 +72,7 @@ def trained(measured: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The same, and the runs of one figure: two losses of its three."""
     folder = tmp_path_factory.mktemp("trained")
     shutil.copy(measured / starting_margins.INITIAL_FILE, folder)
-    plan = Plan(artefact_named("figure:dynamics"), TINY, folder)
+    plan = Plan(ARTEFACTS["figure:dynamics"], TINY, folder)
     for path, spec in plan.runs().items():
         if spec.loss != "sce":
             train(spec, path)
@@ -81,7 +81,7 @@ def trained(measured: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def drawn(name: str, folder: Path, records: RunRecords | None = None, scale: Scale = SMOKE, seeds: int = 1) -> Figure:
-    plan = Plan(artefact_named(name), scale, folder, seeds)
+    plan = Plan(ARTEFACTS[name], scale, folder, seeds)
     return FIGURES[name](FigureInputs(plan, RunRecords.read(scale, folder) if records is None else records, folder))
 
 
@@ -116,7 +116,7 @@ def unit(loss: Curriculum, margin: np.ndarray) -> np.ndarray:
 
 
 def test_every_figure_can_be_drawn_and_no_other() -> None:
-    assert set(FIGURES) == set(PANELS) == {name for name in ARTEFACTS if artefact_named(name).kind == "figure"}
+    assert set(FIGURES) == set(PANELS) == {name for name in ARTEFACTS if ARTEFACTS[name].kind == "figure"}
 
 
 @pytest.mark.parametrize("name", PANELS)
@@ -124,11 +124,11 @@ def test_a_figure_has_its_panels_with_nothing_run_and_those_of_runs_say_so(name:
     figure = drawn(name, measured)
     assert len(figure.axes) == PANELS[name]
     said = [axes for axes in figure.axes if NOT_RUN_YET in words(axes)]
-    assert len(said) == (len(figure.axes) if artefact_named(name).cells else 0)
+    assert len(said) == (len(figure.axes) if ARTEFACTS[name].cells else 0)
 
 
 def test_effective_learning_rates_are_those_of_the_records(measured: Path) -> None:
-    artefact = artefact_named("figure:elr")
+    artefact = ARTEFACTS["figure:elr"]
     records, curves = fabricated(artefact, "effective_learning_rate")
     relative, absolute = drawn("figure:elr", measured, records).axes
     expected = {cell.row.name: curve for (cell, _), curve in curves.items()}
@@ -141,7 +141,7 @@ def test_effective_learning_rates_are_those_of_the_records(measured: Path) -> No
 
 
 def test_schedules_are_the_mean_over_seeds_with_their_range(measured: Path) -> None:
-    artefact = artefact_named("figure:schedules")
+    artefact = ARTEFACTS["figure:schedules"]
     records, curves = fabricated(artefact, "test_accuracy", seeds=2)
     figure = drawn("figure:schedules", measured, records, seeds=2)
     left, *by_noise = figure.axes
@@ -162,7 +162,7 @@ def test_schedules_are_the_mean_over_seeds_with_their_range(measured: Path) -> N
 
 
 def test_a_curve_that_was_not_run_says_so_beside_those_that_were(measured: Path) -> None:
-    artefact = artefact_named("figure:schedules")
+    artefact = ARTEFACTS["figure:schedules"]
     records, _ = fabricated(artefact, "test_accuracy")
     cells = SMOKE.shown(artefact.cells)
     some = [records[SMOKE.spec(cell).hash] for cell in cells if cell.row.name == "CE"]
@@ -178,7 +178,7 @@ def test_dynamics_shows_the_runs_that_there_are(trained: Path) -> None:
     assert "scale smoke" in words(figure) and "seed 0" in words(figure)
     records = RunRecords.read(TINY, trained)
     for axes, cell, paper in zip(
-        figure.axes, artefact_named("figure:dynamics").cells, ("57.74", "79.56", "83.88"), strict=True
+        figure.axes, ARTEFACTS["figure:dynamics"].cells, ("57.74", "79.56", "83.88"), strict=True
     ):
         said, record = words(axes), records.of(cell)
         assert axes.get_title("left").startswith(label(cell.row)) and f"paper {paper} %" in said
@@ -194,17 +194,16 @@ def test_dynamics_shows_the_runs_that_there_are(trained: Path) -> None:
 
 def test_dynamics_can_be_drawn_again_without_the_runs(trained: Path, tmp_path: Path) -> None:
     first = save(drawn("figure:dynamics", trained, scale=TINY), tmp_path / "first", "figure")
-    kept = histories.Histories(trained)
-    for path, spec in Plan(artefact_named("figure:dynamics"), TINY, trained).runs().items():
-        if (found := kept.of(spec.hash)) is not None:
-            assert {kind: found[kind].tolist() for kind in histories.KINDS} == {
-                kind: Run(path).arrays("histograms")[kind].tolist() for kind in ("clean", "noisy")
-            }
+    kept = run_figures.take_up_histories(trained, ())
+    for path, spec in Plan(ARTEFACTS["figure:dynamics"], TINY, trained).runs().items():
+        if Run(path).finished:
+            for kind in ("clean", "noisy"):
+                assert kept[f"{spec.hash}-{kind}"].tolist() == Run(path).arrays("histograms")[kind].tolist()
     alone = tmp_path / "alone"
     shutil.copytree(trained, alone, ignore=shutil.ignore_patterns(RUNS))
     again = save(drawn("figure:dynamics", alone, scale=TINY), tmp_path / "again", "figure")
     assert [path.read_bytes() for path in first] == [path.read_bytes() for path in again]
-    (alone / histories.HISTORIES_FILE).unlink()
+    (alone / run_figures.HISTORIES_FILE).unlink()
     with pytest.warns(UserWarning, match=r"of 2 runs .* margins were not kept: restore margin-histograms\.npz"):
         assert words(drawn("figure:dynamics", alone, scale=TINY)).count(run_figures.NOT_KEPT) == 2
 
@@ -212,7 +211,7 @@ def test_dynamics_can_be_drawn_again_without_the_runs(trained: Path, tmp_path: P
 def test_margins_that_were_cut_are_an_error_that_says_what_to_do(trained: Path, tmp_path: Path) -> None:
     shutil.copytree(trained, tmp_path, dirs_exist_ok=True)
     drawn("figure:dynamics", tmp_path, scale=TINY)
-    kept = tmp_path / histories.HISTORIES_FILE
+    kept = tmp_path / run_figures.HISTORIES_FILE
     whole = kept.read_bytes()
     kept.write_bytes(whole[:300])
     with pytest.raises(RunError, match=r"cannot read .*margin-histograms\.npz: it is not a complete .*; restore it"):
@@ -227,7 +226,7 @@ def test_margins_that_were_cut_are_an_error_that_says_what_to_do(trained: Path, 
 
 def test_a_run_whose_margins_cannot_be_read_does_not_stop_the_others(trained: Path, tmp_path: Path) -> None:
     shutil.copytree(trained, tmp_path, dirs_exist_ok=True)
-    (tmp_path / histories.HISTORIES_FILE).unlink(missing_ok=True)
+    (tmp_path / run_figures.HISTORIES_FILE).unlink(missing_ok=True)
     next((tmp_path / RUNS).glob("mae*/histograms.npz")).write_bytes(b"PK")
     with pytest.warns(UserWarning, match=r"of 1 runs .* margins were not kept"):
         assert words(drawn("figure:dynamics", tmp_path, scale=TINY)).count(run_figures.NOT_KEPT) == 1
@@ -235,7 +234,7 @@ def test_a_run_whose_margins_cannot_be_read_does_not_stop_the_others(trained: Pa
 
 def test_a_run_that_diverged_says_so(trained: Path, tmp_path: Path) -> None:
     shutil.copytree(trained, tmp_path, dirs_exist_ok=True)
-    plan = Plan(artefact_named("figure:dynamics"), TINY, tmp_path)
+    plan = Plan(ARTEFACTS["figure:dynamics"], TINY, tmp_path)
     (path,) = (path for path, spec in plan.runs().items() if spec.loss == "sce")
     path.mkdir()
     (path / "failed.json").write_text('{"epoch": 1, "reason": "the loss is nan"}')

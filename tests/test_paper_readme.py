@@ -7,11 +7,11 @@ import json
 import pytest
 
 from curriculoss.paper import readme
-from curriculoss.paper.artefacts import ARTEFACTS, artefact_named
+from curriculoss.paper.artefacts import ARTEFACTS
 from curriculoss.paper.epochs import MEASURES, RunName, RunRecord, RunRecords
 from curriculoss.paper.experiments import CE, CLEAN, FEW, MAE, MAE_SCALE, MANY, Cell
+from curriculoss.paper.readme import NOT_DONE, SUMMARIES, sentence
 from curriculoss.paper.scales import QUICK, REGIME
-from curriculoss.paper.summaries import NOT_DONE, SUMMARIES, sentence
 
 NOISY = "symmetric:0.4"
 
@@ -64,7 +64,7 @@ def test_a_summary_says_its_n_and_what_is_not_done():
 
 def test_the_page_begins_with_what_was_found(tmp_path):
     for name in SUMMARIES:
-        (tmp_path / f"{artefact_named(name).stem}.png").touch()
+        (tmp_path / f"{ARTEFACTS[name].stem}.png").touch()
     (tmp_path / "table-fix.md").write_text("### table:fix: its title\n\na table\n")
     verdicts = (("holds", 0), ("undecided", 0), ("holds", 0), ("undecided", 2))  # and runs missing
     claims = [
@@ -90,4 +90,4 @@ def test_the_page_begins_with_what_was_found(tmp_path):
 @pytest.mark.parametrize("name", SUMMARIES)
 def test_summaries_need_no_runs_of_their_own(name):
     others = {cell for other, each in ARTEFACTS.items() if other not in SUMMARIES for cell in each.cells}
-    assert set(artefact_named(name).cells) <= others
+    assert set(ARTEFACTS[name].cells) <= others

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import audit, auto, regime
-from curriculoss.paper.artefacts import ARTEFACTS, artefact_named
+from curriculoss.paper.artefacts import ARTEFACTS
 from curriculoss.paper.epochs import EPOCHS_FILE as FILE
 from curriculoss.paper.epochs import RunRecords
 from curriculoss.paper.plans import Plan
@@ -37,7 +37,7 @@ def _made_again(folder: Path) -> list[str]:
     """The files that come out otherwise than they are."""
     before = {path.name: path.read_bytes() for pattern in TEXTS for path in folder.glob(pattern)}
     for name in FROM_RECORDS:
-        Plan(artefact_named(name), DEFAULT, folder).make(data_dir=folder)
+        Plan(ARTEFACTS[name], DEFAULT, folder).make(data_dir=folder)
     after = {path.name: path.read_bytes() for pattern in TEXTS for path in folder.glob(pattern)}
     return sorted(name for name in before | after if before.get(name) != after.get(name))
 
@@ -53,7 +53,7 @@ def test_swapping_two_losses_shows(copy, names):
     scaled, plain = (
         DEFAULT.spec(cell)
         for row in ("MAE scale", "MAE")
-        for cell in artefact_named("table:fix").cells
+        for cell in ARTEFACTS["table:fix"].cells
         if cell.row.name == row and cell.noise == "clean"
     )
     called = {each.hash: {"run": each.hash, "loss": each.loss_name} for each in (scaled, plain)}
@@ -99,12 +99,12 @@ def test_an_accuracy_that_cannot_be_is_an_error(copy, accuracy):
     fields[head.split(",").index("test_accuracy")] = accuracy
     (copy / FILE).write_text("".join([head, ",".join(fields), *rows]), encoding="utf-8")
     with pytest.raises(RunError, match=r"epochs\.csv: line 2 .* impossible numbers"):
-        Plan(artefact_named("table:underfit"), DEFAULT, copy).done()
+        Plan(ARTEFACTS["table:underfit"], DEFAULT, copy).done()
 
 
 def test_every_record_is_whole_and_of_the_run_that_it_names():
     records = RunRecords.read(DEFAULT, RESULTS)
-    planned = Plan(artefact_named("claims"), DEFAULT, RESULTS).runs().values()
+    planned = Plan(ARTEFACTS["claims"], DEFAULT, RESULTS).runs().values()
     assert set(records) == set(records.whole(planned)) <= {spec.hash for spec in planned}
 
 

@@ -1,7 +1,5 @@
 """`curriculoss doctor`: what is installed, what is missing, and what to type."""
 
-from __future__ import annotations
-
 import importlib.util
 import os
 import platform

@@ -1,4 +1,4 @@
-"""`curriculoss explore`: losses and runs as a page that can be moved."""
+"""`curriculoss explore`: losses and runs as an interactive page."""
 
 from pathlib import Path
 from typing import Annotated

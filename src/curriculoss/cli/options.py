@@ -1,8 +1,8 @@
 """Options that several commands share: one for each setting of a run, and where the data are."""
 
-import importlib
 import inspect
 import os
+import pkgutil
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -142,13 +142,12 @@ def takes_settings(*, without: Sequence[str] = ()) -> Callable[[Callable[..., No
 
 def import_factory(text: str) -> Callable[..., Any]:
     """The function that `package.module:factory` names, also in the working directory."""
-    module, colon, name = text.partition(":")
-    if not module or not colon or not name:
+    if not all(text.partition(":")):
         raise InvalidValueError(f"--network expects package.module:factory, got {text!r}")
     if "" not in sys.path:
         sys.path.insert(0, "")
     try:
-        factory = getattr(importlib.import_module(module), name)
+        factory = pkgutil.resolve_name(text)
     except Exception as error:  # the module is the user's, and may raise anything
         raise InvalidValueError(f"--network {text}: cannot be imported: {first_line(error)}") from error
     if not callable(factory):
@@ -170,6 +169,5 @@ def expect_outside(out: Path, data: str | None) -> None:
     """Refuse an output folder inside the data, where it would be read as data."""
     folder = Path(data or "").expanduser()
     if data and folder.is_dir() and out.resolve().is_relative_to(folder.resolve()):
-        raise InvalidValueError(
-            f"--out {out} is inside {data}, where it would be taken for a class; give a folder outside"
-        )
+        inside = f"--out {out} is inside {data}, where it would be taken for a class"
+        raise InvalidValueError(f"{inside}; give a folder outside")

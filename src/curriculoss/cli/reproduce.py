@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from curriculoss._checks import check_known
 from curriculoss.cli.console import app, new_table, print_json, show
 from curriculoss.cli.exits import end_with_errors, resumable
 from curriculoss.cli.options import AsJson, Cpus, DataDir, Download, Gpus, Jobs, Where, Workers
@@ -67,12 +68,15 @@ def reproduce(
     if artefact == "list":
         _list(as_json)
         return
-    chosen = scales.DEFAULT if scale is None else scales.scale_named(scale)
+    scale = scale or scales.DEFAULT.name
+    check_known("scale", scale, scales.SCALES)
+    chosen = scales.SCALES[scale]
     folder = out or Path("results") / ("" if chosen.name == scales.DEFAULT.name else chosen.name)
     if folder.is_file():
         raise InvalidValueError(f"--out {folder} is a file; give a folder")
-    names = artefacts.ARTEFACTS if artefact == "all" else [artefact]
-    wanted = [plans.Plan(artefacts.artefact_named(name), chosen, folder, seeds) for name in names]
+    names = list(artefacts.ARTEFACTS) if artefact == "all" else [artefact]
+    check_known("artefact", names[0], artefacts.ARTEFACTS)
+    wanted = [plans.Plan(artefacts.ARTEFACTS[name], chosen, folder, seeds) for name in names]
     options: dict[str, Any] = {"data_dir": data_dir, "download": download}
     if dry_run:
         _print_plan(wanted, jobs, as_json, **options)

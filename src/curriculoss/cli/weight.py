@@ -1,7 +1,5 @@
 """`curriculoss weight`: the weight of samples before training, and whether a loss will underfit."""
 
-from __future__ import annotations
-
 import math
 import sys
 from dataclasses import dataclass

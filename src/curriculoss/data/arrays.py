@@ -28,15 +28,12 @@ def read_arrays(path: Path, test: Path | None = None) -> Dataset:
         found |= {f"{name}_test": array for name, array in _read(test).items() if name in ("x", "y")}
     for name, partner in (("x", "y"), ("y", "x"), ("x_test", "y_test"), ("y_test", "x_test")):
         if name not in found and (partner in found or name in "xy"):
-            raise DataError(
-                f"{path}: expected arrays x and y, with both or none of x_test and y_test; {name} is missing"
-            )
+            expected = "arrays x and y, with both or none of x_test and y_test"
+            raise DataError(f"{path}: expected {expected}; {name} is missing")
     for labels, samples in (("y", "x"), ("y_test", "x_test"), ("y_clean", "x")):
         if labels in found and found[labels].shape[:1] != found[samples].shape[:1]:
-            raise DataError(
-                f"{path}: expected as many samples in {labels} as in {samples}, got shapes {found[labels].shape} "
-                f"and {found[samples].shape}"
-            )
+            got = f"shapes {found[labels].shape} and {found[samples].shape}"
+            raise DataError(f"{path}: expected as many samples in {labels} as in {samples}, got {got}")
     names = None
     if "class_names" in found:
         names = [str(name) for name in _text(f"{path}: class_names", found["class_names"]).ravel().tolist()]

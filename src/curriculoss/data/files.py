@@ -100,10 +100,8 @@ def verify(folder: Path, remote: Remote) -> Path:
         found = hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
     if found != remote.md5:
         source = f" from {remote.address}" if remote.address else ""
-        raise DataError(
-            f"{path} is not the published file: expected md5 {remote.md5}, got {found} ({path.stat().st_size} bytes); "
-            f"delete it and get it again{source}"
-        )
+        got = f"expected md5 {remote.md5}, got {found} ({path.stat().st_size} bytes)"
+        raise DataError(f"{path} is not the published file: {got}; delete it and get it again{source}")
     return path
 
 

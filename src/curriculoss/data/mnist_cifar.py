@@ -105,11 +105,9 @@ def _pickles(name: str, folder: Path, archive: Remote, download: bool) -> list[d
         return [read_pickle(path.read_bytes(), path) for path in paths]
     if not present(folder, archive):
         if not download:
-            place = (folder / files[0].place).parent
-            raise DataError(
-                f"{name}: {place} lacks {', '.join(missing)}; put {archive.place} from {archive.address} "
-                f"into {folder} or add --download"
-            )
+            lack = f"{(folder / files[0].place).parent} lacks {', '.join(missing)}"
+            advice = f"put {archive.place} from {archive.address} into {folder} or add --download"
+            raise DataError(f"{name}: {lack}; {advice}")
         fetch(folder, archive)
     path, places = verify(folder, archive), [remote.place for remote in files]
     found = {}

@@ -80,9 +80,8 @@ def _open(path: Path, needed: Sequence[str] = ()) -> Table:
     if len(set(names)) != len(names):
         raise DataError(f"{path}: expected different column names, got {_shown(names)}")
     if missing := [name for name in needed if name not in names]:
-        raise DataError(
-            f"{path}: lacks {_shown(missing)}, which the training data have; the columns are {_shown(names)}"
-        )
+        lacks = f"{_shown(missing)}, which the training data have"
+        raise DataError(f"{path}: lacks {lacks}; the columns are {_shown(names)}")
     if table.num_rows == 0:
         raise DataError(f"{path}: expected at least one row, got none")
     return table

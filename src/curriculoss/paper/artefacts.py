@@ -1,10 +1,7 @@
 """Every table and figure by name, and the claims: what it shows, its label in the paper, and the runs it needs."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 
-from curriculoss._checks import check_known
 from curriculoss.paper import experiments
 from curriculoss.paper.experiments import CE, CLEAN, FEW, HUMAN, MAE, MAE_SCALE, MAE_SHIFT, MANY, Cell, cells
 from curriculoss.paper.scales import Scale
@@ -27,7 +24,7 @@ class Artefact:
     title: str
     source: str
     cells: tuple[Cell, ...] = ()
-    needs: tuple[Artefact, ...] = ()
+    needs: tuple["Artefact", ...] = ()
     seeds_of: str = ""
 
     @property
@@ -103,9 +100,3 @@ _SHOWN = (
 
 ARTEFACTS = {artefact.name: artefact for artefact in _SHOWN}
 ARTEFACTS["claims"] = Artefact("claims", "each claim of the paper, tested on all runs", "", _TAUS, needs=_SHOWN)
-
-
-def artefact_named(name: str) -> Artefact:
-    """An artefact by its name; an unknown name is an error that gives the nearest one."""
-    check_known("artefact", name, ARTEFACTS)
-    return ARTEFACTS[name]

@@ -1,7 +1,5 @@
 """What the figures share: their inputs, their size, and one colour per loss."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -13,7 +11,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from torch import Tensor
 
-from curriculoss.figures import COLOURS, INK, Array, draw_legend, draw_mean, strip
+from curriculoss.figures import COLOURS, INK, Array, draw_legend, draw_mean, set_title, strip
 from curriculoss.initial import affordable_margins
 from curriculoss.paper.epochs import RunRecords
 from curriculoss.paper.experiments import Cell, Row
@@ -78,7 +76,7 @@ class FigureInputs:
         return np.array(found, dtype=float)
 
     def setting(self) -> str:
-        """`scale cpu: CIFAR-10, 10,000 images, cnn8 width 0.125, 10 epochs`."""
+        """`scale smoke: digits for CIFAR-10, all images, cnn4 width 0.25, 4 epochs`."""
         spec = self.scale.spec(self.cells[0])
         images = "all" if spec.subset is None else f"{spec.subset:,}"
         network = spec.network + ("" if spec.width == 1 else f" width {spec.width:g}")
@@ -102,8 +100,9 @@ class EpochCurve:
     look: Mapping[str, Any]
 
 
-def draw_epochs(axes: Axes, curves: Sequence[EpochCurve], columns: int) -> None:
+def draw_epochs(axes: Axes, title: str, curves: Sequence[EpochCurve], columns: int) -> None:
     """Draw means over seeds and their range; the legend, or the empty panel, says what is missing."""
+    set_title(axes, title)
     there = [curve for curve in curves if curve.values.size]
     if not there:
         say(axes, ", ".join(sorted({curve.lack for curve in curves})))

@@ -1,7 +1,5 @@
 """What a claim asks of the records, the result of testing it, and the files that report it."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Callable, Collection, Sequence
@@ -74,23 +72,16 @@ class ClaimResult:
     missing: int  # runs or data sets that it needs and does not have
 
     @classmethod
-    def of(cls, number: int, claim: str, counts: str, found: Sequence[Part | str], missing: set[str]) -> ClaimResult:
+    def of(cls, number: int, claim: str, counts: str, found: Sequence[Part | str], missing: set[str]) -> "ClaimResult":
         """Apply the rule to the parts that were found; texts among them are further evidence."""
         parts = [one for one in found if isinstance(one, Part)]
         weakest = min(parts, key=lambda part: part.strength, default=Part("nothing measured", Estimate(None, 0)))
-        value, interval = weakest.estimate.value, weakest.estimate.interval
-        return cls(
-            number,
-            claim,
-            counts,
-            statistic=weakest.statistic,
-            value=None if value is None else rounded(value),
-            n=weakest.estimate.n,
-            interval=None if interval is None else (rounded(interval[0]), rounded(interval[1])),
-            verdict=combined(parts, len(missing)),
-            evidence=tuple(one.line() if isinstance(one, Part) else one for one in found),
-            missing=len(missing),
-        )
+        evidence = tuple(one.line() if isinstance(one, Part) else one for one in found)
+        value, n, interval = weakest.estimate.value, weakest.estimate.n, weakest.estimate.interval
+        value = None if value is None else rounded(value)
+        interval = interval and (rounded(interval[0]), rounded(interval[1]))
+        verdict = combined(parts, len(missing))
+        return cls(number, claim, counts, weakest.statistic, value, n, interval, verdict, evidence, len(missing))
 
 
 def claims_text(results: Sequence[ClaimResult]) -> str:

@@ -9,8 +9,6 @@ meet the criterion by itself. The rule is in `inference`.
 The docstring of a test is its criterion, and goes into claims.md.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
@@ -24,8 +22,8 @@ from curriculoss.figures import Array
 from curriculoss.fixing import SEVERE
 from curriculoss.initial import expected_initial_margin, simulate_initial_margins
 from curriculoss.paper import experiments, inference
-from curriculoss.paper.artefacts import artefact_named
-from curriculoss.paper.claim_results import ClaimResult, Inquiry, claims_text, write_claims
+from curriculoss.paper.artefacts import ARTEFACTS
+from curriculoss.paper.claim_results import ClaimResult, Inquiry
 from curriculoss.paper.epochs import SEPARATION, RunRecords
 from curriculoss.paper.experiments import CE, CLEAN, FEW, MAE, MAE_SCALE, MANY, NCE, PLACES, SYMMETRIC, TAUS, Cell, Row
 from curriculoss.paper.inference import Estimate, Part, mean, rank_correlation, signed
@@ -33,8 +31,6 @@ from curriculoss.paper.plans import all_runs
 from curriculoss.paper.published import find
 from curriculoss.paper.rewriting import relative_errors
 from curriculoss.paper.starting_margins import AS_TRAINED, Start, initial_margins, num_classes
-
-__all__ = ["CLAIMS", "ClaimResult", "check_all", "claims_text", "write_claims"]
 
 GRADIENT_ERROR = 1e-8  # relative, in double precision
 RARE = 1e-3  # share of samples
@@ -90,7 +86,7 @@ def _listed(numbers: Mapping[str, Array | float]) -> str:
 
 def _noises(*names: str) -> list[str]:
     """The noises of these artefacts, without clean labels."""
-    found = dict.fromkeys(cell.noise for name in names for cell in artefact_named(name).cells)
+    found = dict.fromkeys(cell.noise for name in names for cell in ARTEFACTS[name].cells)
     return [noise for noise in found if noise != CLEAN]
 
 

@@ -4,8 +4,6 @@ It is small enough for a repository, so that everything can be made again, and c
 six digits and are always read from the file, so that results with and without training agree to the last digit.
 """
 
-from __future__ import annotations
-
 import csv
 import io
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -45,7 +43,7 @@ class RunName(NamedTuple):
     seed: int
 
     @classmethod
-    def of(cls, spec: RunSpec) -> RunName:
+    def of(cls, spec: RunSpec) -> "RunName":
         return cls(spec.hash, spec.data, spec.noise, spec.loss_name, spec.seed)
 
 
@@ -82,7 +80,7 @@ class RunRecords(dict[str, RunRecord]):
         self.scale = scale
 
     @classmethod
-    def read(cls, scale: Scale, folder: Path) -> RunRecords:
+    def read(cls, scale: Scale, folder: Path) -> "RunRecords":
         """The runs in a folder's file; none if there is no file yet."""
         groups: dict[str, list[dict[str, Any]]] = {}
         for row in sorted(read_rows(folder / EPOCHS_FILE, COLUMN_READERS), key=lambda row: int(row["epoch"])):
@@ -91,7 +89,7 @@ class RunRecords(dict[str, RunRecord]):
                 some.append(row)
         return cls(scale, map(_record, groups.values()))
 
-    def whole(self, specs: Iterable[RunSpec]) -> RunRecords:
+    def whole(self, specs: Iterable[RunSpec]) -> "RunRecords":
         """The records without runs of these specs that lack an epoch.
 
         Raises:

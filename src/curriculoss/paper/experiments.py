@@ -4,9 +4,7 @@ A cell is one number in a table or one panel of a figure: a loss on a data set w
 it into a run; cells that need the same run share it.
 """
 
-from __future__ import annotations
-
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from curriculoss.errors import InvalidValueError
@@ -103,7 +101,6 @@ class Cell:
         return self.experiment == STAND_IN or self.learning_rate not in (None, *RATES)
 
 
-def cells(rows: Iterable[Row], data: str, noises: Iterable[str] = (CLEAN,), experiment: str = "") -> tuple[Cell, ...]:
+def cells(rows: Iterable[Row], data: str, noises: Sequence[str] = (CLEAN,), experiment: str = "") -> tuple[Cell, ...]:
     """A cell for each loss and noise."""
-    noises = tuple(noises)
     return tuple(Cell(row, data, noise, experiment) for row in rows for noise in noises)

@@ -1,11 +1,9 @@
 """The paper's two tables of formulae, made from the code: every registered loss, standard-form or not."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 
 from curriculoss.losses import registry
-from curriculoss.paper.artefacts import artefact_named
+from curriculoss.paper.artefacts import ARTEFACTS
 from curriculoss.paper.inference import signed
 from curriculoss.paper.render import Column, Line, TableContent
 
@@ -81,14 +79,9 @@ def _yes(fact: bool) -> str:
 
 def _table(name: str, rows: Sequence[Mapping[str, str]], notes: tuple[str, ...]) -> TableContent:
     shown = [key for key in rows[0] if key != "name"]
-    return TableContent(
-        artefact_named(name),
-        tuple(Column((key,), code=key in CODE) for key in shown),
-        tuple(Line(row["name"], tuple((row[key],) for key in shown)) for row in rows),
-        notes,
-        tuple(rows),
-        stub="name",
-    )
+    columns = tuple(Column((key,), code=key in CODE) for key in shown)
+    lines = tuple(Line(row["name"], tuple((row[key],) for key in shown)) for row in rows)
+    return TableContent(ARTEFACTS[name], columns, lines, notes, tuple(rows), stub="name")
 
 
 TABLES: dict[str, Callable[[], TableContent]] = {"table:losses": losses, "table:regularizers": regularizers}

@@ -6,8 +6,6 @@ interval or runs are missing. A claim with several parts holds if all parts hold
 Intervals are not corrected for multiple comparisons.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -30,17 +28,13 @@ class Estimate:
     n: int
     interval: tuple[float, float] | None = None
 
-    def widened(self, by: float) -> Estimate:
+    def widened(self, by: float) -> "Estimate":
         """Widen the interval for what the numbers cannot show, such as the effect of another seed."""
-        if self.interval is None:
-            return self
-        return replace(self, interval=(self.interval[0] - by, self.interval[1] + by))
+        return replace(self, interval=self.interval and (self.interval[0] - by, self.interval[1] + by))
 
-    def within(self, low: float, high: float) -> Estimate:
+    def within(self, low: float, high: float) -> "Estimate":
         """Clip the interval to the possible values."""
-        if self.interval is None:
-            return self
-        return replace(self, interval=(max(low, self.interval[0]), min(high, self.interval[1])))
+        return replace(self, interval=self.interval and (max(low, self.interval[0]), min(high, self.interval[1])))
 
 
 def mean(values: Iterable[float]) -> Estimate:
@@ -100,17 +94,13 @@ def rank_correlation(first: Iterable[float], second: Iterable[float]) -> Estimat
     return Estimate(rho, n, (min(low, rho), max(high, rho)))
 
 
-def spanning(estimates: Iterable[Estimate]) -> Estimate:
+def spanning(estimates: Sequence[Estimate]) -> Estimate:
     """The union of the intervals of several equally good estimates of one number, and their median."""
-    some = list(estimates)
-    values = [each.value for each in some if each.value is not None]
-    intervals = [each.interval for each in some if each.interval is not None]
-    whole = len(intervals) == len(some) > 0
-    return Estimate(
-        float(np.median(values)) if values else None,
-        min(each.n for each in some),
-        (min(low for low, _ in intervals), max(high for _, high in intervals)) if whole else None,
-    )
+    values = [each.value for each in estimates if each.value is not None]
+    intervals = [each.interval for each in estimates if each.interval is not None]
+    whole = len(intervals) == len(estimates) > 0
+    union = (min(low for low, _ in intervals), max(high for _, high in intervals)) if whole else None
+    return Estimate(float(np.median(values)) if values else None, min(each.n for each in estimates), union)
 
 
 def _spearman(pairs: Sequence[tuple[float, float]]) -> float:

@@ -1,7 +1,5 @@
 """From an artefact and a scale to files: which runs it needs, how long they take, training them, writing the files."""
 
-from __future__ import annotations
-
 import itertools
 import os
 from collections.abc import Callable, Iterable
@@ -26,6 +24,7 @@ from curriculoss.runs.task import make_network, make_task
 
 RUNS = "runs"
 TIMED_BATCHES = 2  # for an estimate
+Made = tuple[str, list[Path]]  # a text for the terminal, and the files that were written
 
 
 @dataclass(frozen=True)
@@ -119,9 +118,6 @@ def all_runs(scale: Scale, folder: Path = Path(), seeds: int | None = None) -> d
     return Plan(ARTEFACTS["claims"], scale, folder, seeds).runs()
 
 
-Made = tuple[str, list[Path]]  # a text for the terminal, and the files that were written
-
-
 def _make_table(plan: Plan, records: RunRecords, data_dir: Path | str | None) -> Made:
     from curriculoss.paper import formulae, render, result_tables
 
@@ -139,10 +135,10 @@ def _make_figure(plan: Plan, records: RunRecords, data_dir: Path | str | None) -
 
 
 def _make_claims(plan: Plan, records: RunRecords, data_dir: Path | str | None) -> Made:
-    from curriculoss.paper import claims
+    from curriculoss.paper import claim_results, claims
 
     results = claims.check_all(records, folder=plan.folder, data_dir=data_dir, seeds=plan.wanted_seeds)
-    return claims.claims_text(results), claims.write_claims(results, plan.folder)
+    return claim_results.claims_text(results), claim_results.write_claims(results, plan.folder)
 
 
 MAKERS = {"table": _make_table, "figure": _make_figure, "claims": _make_claims}

@@ -11,8 +11,6 @@ A number printed once for several data sets or losses has a row for each. What a
 is the noise of WebVision, which has its own. Cells with "/" have no row.
 """
 
-from __future__ import annotations
-
 import csv
 from dataclasses import dataclass
 from functools import cache
@@ -52,7 +50,7 @@ class Published:
     bold: bool
 
     @classmethod
-    def of(cls, cells: list[str]) -> Published:
+    def of(cls, cells: list[str]) -> "Published":
         """The number in a row of the file."""
         source, data, noise, row, measure, mean, std, runs, statistic, other, bold = cells
         numbers = float(mean), float(std) if std else None, int(runs) if runs else None

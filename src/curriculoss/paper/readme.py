@@ -1,28 +1,36 @@
 """README.md of a folder of results: what was found in half a screen, then all tables, figures and claims."""
 
-from __future__ import annotations
-
 import json
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
 from curriculoss._files import write_text
 from curriculoss.data import DATA_SETS
 from curriculoss.paper.artefacts import ARTEFACTS, Artefact
-from curriculoss.paper.epochs import RunRecords, damaged
+from curriculoss.paper.epochs import RunRecord, RunRecords, damaged
+from curriculoss.paper.experiments import CE, CLEAN, FEW, MAE, MAE_SCALE, MANY, Cell, Row
 from curriculoss.paper.inference import FAILS, HOLDS, UNDECIDED
 from curriculoss.paper.scales import DEFAULT, REGIME, Scale
-from curriculoss.paper.summaries import SUMMARIES, sentence
+from curriculoss.paper.starting_margins import num_classes
 from curriculoss.paper.templates import fill
+from curriculoss.report.groups import Mean
 
 README = "README.md"
 REMARKS = "differences.md"  # written by hand, unlike everything else
 OPEN = "open, because runs are missing"
+NOT_DONE = "Not all of its runs are done yet."
 CLAIM_GROUPS = (HOLDS, FAILS, UNDECIDED, OPEN)
 OTHER_PAGES = {
     "settings": f"how the settings of scale {REGIME.name} were chosen",
     "auto": "AutoLoss beside losses with hyperparameters",
     "audit": "finding wrong labels",
+}
+SUMMARIES = ("figure:summary-underfitting", "figure:summary-memorising", "figure:summary-fix")
+PERCENT_OF: Mapping[str, Callable[[RunRecord], float | None]] = {
+    "train": lambda run: run.last("train_accuracy"),
+    "test": lambda run: run.last("test_accuracy"),
+    "best": lambda run: max(value for value in run.curves["test_accuracy"] if value is not None),
+    "wrong": lambda run: None if (share := run.last("accuracy_noisy")) is None else 100 * share,
 }
 
 
@@ -53,6 +61,23 @@ def write_readme(folder: Path, records: RunRecords, planned: Collection[str]) ->
     )
     write_text(folder / README, page)
     return folder / README
+
+
+def sentence(name: str, records: RunRecords) -> str:
+    """What the runs of a summary figure show."""
+    seeds, counts = ARTEFACTS[name].seeds(records.scale), set[int]()
+
+    def mean(of: str, row: Row, data: str, noise: str = CLEAN, experiment: str = "") -> str:
+        found = Mean.of(map(PERCENT_OF[of], records.seeds(Cell(row, data, noise, experiment), seeds)))
+        counts.add(found.n)
+        return "" if found.mean is None else f"{found.mean:.1f} %"
+
+    classes = {data: num_classes(data, records.scale) for data in (FEW, MANY)}
+    said = fill(
+        "summaries", name=name, mean=mean, counts=counts, classes=classes, few=FEW, many=MANY, ce=CE, mae=MAE,
+        scaled=MAE_SCALE,
+    )  # fmt: skip
+    return NOT_DONE if 0 in counts else said.strip()
 
 
 def _verdicts(file: Path) -> list[tuple[str, str]]:

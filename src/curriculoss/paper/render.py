@@ -1,7 +1,5 @@
 """Writes a table as text for terminals, CSV, Markdown and LaTeX."""
 
-from __future__ import annotations
-
 import itertools
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
@@ -65,7 +63,7 @@ class TableContent:
         """Text rows of each line, each with its label first."""
         return [[*itertools.zip_longest((line.label,), *line.cells, fillvalue="")] for line in self.lines]
 
-    def pick(self, places: Iterable[int]) -> TableContent:
+    def pick(self, places: Iterable[int]) -> "TableContent":
         """The table with some of its columns."""
         places = tuple(places)
         lines = tuple(Line(line.label, tuple(line.cells[at] for at in places)) for line in self.lines)

@@ -1,7 +1,5 @@
 """The paper's tables of results: our numbers over seeds beside the paper's, and both relative to cross entropy."""
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -72,7 +70,7 @@ class Entry:
     def from_other_paper(self) -> bool:
         return self.printed is not None and self.printed.from_other_paper
 
-    def against(self, ce: Entry) -> Entry:
+    def against(self, ce: "Entry") -> "Entry":
         """The entry with its numbers relative to CE's."""
 
         def relative(value: float | None, of_ce: float | None) -> float | None:
@@ -166,16 +164,11 @@ def table(artefact: Artefact, records: RunRecords, seeds: int) -> TableContent:
     for entry in found:
         rows.setdefault(entry.cell.row.name, {})[entry.place] = entry
     places = list(dict.fromkeys(entry.place for entry in found))
-    lines = [Line(_label([*of.values()]), tuple(_shown(of[place], n) for place in places)) for of in rows.values()]
+    columns = tuple(_columns(places, scale))
+    lines = tuple(Line(_label([*of.values()]), tuple(_shown(of[x], n) for x in places)) for of in rows.values())
+    notes, data = tuple(_notes(artefact, scale, found, n)), tuple(entry.csv_row() for entry in found)
     planned = f" of {seeds} planned" if seeds > n and any(map(scale.has, artefact.cells)) else ""
-    return TableContent(
-        artefact,
-        tuple(_columns(places, scale)),
-        tuple(lines),
-        tuple(_notes(artefact, scale, found, n)),
-        tuple(entry.csv_row() for entry in found),
-        f"scale {scale.name}, n = {n}{planned}",
-    )
+    return TableContent(artefact, columns, lines, notes, data, f"scale {scale.name}, n = {n}{planned}")
 
 
 def _columns(places: Sequence[tuple[str, str, str]], scale: Scale) -> Iterator[Column]:

@@ -3,8 +3,6 @@
 The package's losses have gradients −w·∇Δ by construction, so the printed forms are written out here for autograd.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from functools import partial
 

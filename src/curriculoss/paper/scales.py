@@ -3,15 +3,12 @@
 They are defined in scales.toml. Commands, pages and tests take a scale's name from there.
 """
 
-from __future__ import annotations
-
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from importlib.resources import files
 from typing import Any
 
-from curriculoss._checks import check_known
 from curriculoss.paper.experiments import PLACES, RATES, STAND_IN, Cell
 from curriculoss.runs.spec import RunSpec, preset
 
@@ -93,9 +90,3 @@ def _read() -> Iterator[Scale]:
 SMOKE, QUICK, REGIME, PAPER = _read()
 SCALES = {scale.name: scale for scale in (SMOKE, QUICK, REGIME, PAPER)}
 DEFAULT = SCALES["cpu"]  # the scale of `results/`
-
-
-def scale_named(name: str) -> Scale:
-    """A scale by its name; an unknown name is an error that gives the nearest one."""
-    check_known("scale", name, SCALES)
-    return SCALES[name]

@@ -1,7 +1,5 @@
 """Margins of real samples before training, measured once and kept in initial-margins.csv for figures and claims."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace

@@ -1,7 +1,5 @@
 """Fills in the templates of Markdown and LaTeX files (*.jinja beside this module)."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

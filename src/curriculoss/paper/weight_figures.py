@@ -1,7 +1,5 @@
 """The paper's figures of weight functions and of the margins that training starts from; they need no runs."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any

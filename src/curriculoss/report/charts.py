@@ -1,7 +1,5 @@
 """Charts of groups of runs: lines over the epochs, distributions of margins."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from itertools import cycle, zip_longest
 

@@ -1,7 +1,5 @@
 """Runs that differ in the seed alone as one group, with means over the seeds; groups that differ in the loss alone."""
 
-from __future__ import annotations
-
 import json
 import math
 import statistics
@@ -66,7 +64,7 @@ class Mean:
     n: int
 
     @classmethod
-    def of(cls, values: Iterable[float | None]) -> Mean:
+    def of(cls, values: Iterable[float | None]) -> "Mean":
         known = [x for x in values if x is not None]
         spread = statistics.stdev(known) if len(known) > 1 else None
         return cls(statistics.fmean(known) if known else None, spread, len(known))

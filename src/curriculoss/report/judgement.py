@@ -1,7 +1,5 @@
 """Verdicts on losses in words. Every word follows from the rules below; none is written for a particular run."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -74,7 +72,7 @@ class Evidence:
         return self.fallen >= FALLEN and self.best is not None and self.best >= self.guessing + ABOVE
 
     @classmethod
-    def of(cls, group: Group) -> Evidence:
+    def of(cls, group: Group) -> "Evidence":
         train, test = group.mean("train_accuracy"), group.mean("test_accuracy")
         right, wrong = group.mean("accuracy_clean"), group.mean("accuracy_noisy")
         if right is None and wrong is None and train is not None:  # the true labels are unknown

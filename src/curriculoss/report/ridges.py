@@ -1,7 +1,5 @@
 """Distributions of margins by epoch, drawn as ridges, with the weight function over them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any

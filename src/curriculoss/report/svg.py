@@ -1,7 +1,5 @@
 """Figures as SVG that takes its fonts and colours from the page around it."""
 
-from __future__ import annotations
-
 import io
 import re
 from typing import Any

@@ -1,7 +1,5 @@
 """Executors: where runs are trained. Processes on this machine are one, a Ray cluster (`on_ray`) is another."""
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import signal
@@ -58,12 +56,12 @@ class LocalExecutor(Executor):
     jobs: int | None = None
     cpus: int = 1
 
-    def pool(self, runs: int) -> _Processes:
+    def pool(self, runs: int) -> AbstractContextManager[Pool]:
         """A pool whose runs start again if their process dies."""
         return _Processes(max(1, min(self.jobs or (os.cpu_count() or 1) // self.cpus, runs)), self.cpus)
 
 
-class _Processes:
+class _Processes(AbstractContextManager[Pool]):
     """One thread and one process per job: a pool of many processes does not say which run killed its process."""
 
     def __init__(self, jobs: int, cpus: int) -> None:
@@ -71,9 +69,6 @@ class _Processes:
         self.mine = threading.local()
         self.pools: list[ProcessPoolExecutor] = []
         self.lock, self.ending = threading.Lock(), False
-
-    def __enter__(self) -> _Processes:
-        return self
 
     def __exit__(self, failed: object, *_: object) -> None:
         if failed:

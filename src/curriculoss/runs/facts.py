@@ -1,7 +1,5 @@
 """What a run records about itself: its data, network, fix, environment and result."""
 
-from __future__ import annotations
-
 import math
 import os
 import platform
@@ -27,7 +25,7 @@ class NetworkFacts(Facts):
     parameters: Mapping[str, tuple[int, ...]]  # the shape of each
 
     @classmethod
-    def of(cls, network: nn.Module) -> NetworkFacts:
+    def of(cls, network: nn.Module) -> "NetworkFacts":
         shapes = {name: tuple(each.shape) for name, each in network.named_parameters()}
         return cls(f"{type(network).__module__}.{type(network).__qualname__}", shapes)
 
@@ -57,7 +55,7 @@ class FixFacts(Facts):
     reason: str
 
     @classmethod
-    def of(cls, plan: FixPlan) -> FixFacts:
+    def of(cls, plan: FixPlan) -> "FixFacts":
         """A plan without its curriculum; alpha is None if it is infinite, as with two classes."""
         alpha = plan.alpha if plan.alpha is not None and math.isfinite(plan.alpha) else None
         return cls(plan.method, alpha, plan.beta, plan.margin, plan.applied, plan.reason)
@@ -126,7 +124,7 @@ class Environment(Facts):
     command: tuple[str, ...] = ()
 
     @classmethod
-    def here(cls) -> Environment:
+    def here(cls) -> "Environment":
         """The environment of this process."""
         from curriculoss import __version__
 

@@ -8,8 +8,6 @@ environment.json   on which machine                   failed.json        when an
 checkpoint.pt      the last whole epoch of a run that is not finished
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from dataclasses import dataclass

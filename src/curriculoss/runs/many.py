@@ -1,7 +1,5 @@
 """`train_many`: runs side by side, since two single-threaded runs are faster than one with two threads."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, wait
@@ -34,13 +32,13 @@ def train_many(
         jobs: Runs at the same time, one thread each; by default as many as there are cores.
         executor: What trains them instead of processes on this machine; see `runs.executors`.
         watch: Receives the number of epochs done.
-        ended: Receives the folder of each run that has ended, and its error if it failed. With it, no error of a run
-            stops the others; one that is no `RunError` is in the result as one.
+        ended: Receives the folder of each run that has ended, and its error if it failed. If it is given, no error
+            stops the other runs; errors that are no `RunError` are returned as one.
         options: Arguments of `train`.
 
     Returns:
-        The results of the finished runs, and the errors of runs that diverged or whose folder cannot be used, which do
-        not stop the others. Any other error does; finished epochs are kept.
+        The results of the finished runs, and the errors of runs that diverged or whose folder cannot be used. Such
+        errors do not stop the other runs. Any other error does; finished epochs are kept.
     """
     results: dict[Path, TrainResult] = {}
     failed: dict[Path, RunError] = {}

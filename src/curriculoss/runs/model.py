@@ -1,7 +1,5 @@
 """The network that a run has trained, ready to be used: `load_model`, `export_model`."""
 
-from __future__ import annotations
-
 import json
 from copy import deepcopy
 from functools import partial

@@ -1,7 +1,5 @@
 """Runs as tasks of a Ray cluster, whose nodes share the folders of the runs."""
 
-from __future__ import annotations
-
 import os
 import secrets
 import signal

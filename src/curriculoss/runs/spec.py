@@ -1,7 +1,5 @@
 """`RunSpec`: everything that decides the outcome of a run, as one frozen value that JSON and TOML can hold."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import math
@@ -9,7 +7,7 @@ import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import curriculoss.noise as noise_kinds
 from curriculoss._checks import check_known
@@ -22,6 +20,7 @@ from curriculoss.fixing import METHODS
 from curriculoss.losses import Curriculum, Loss, registry
 from curriculoss.losses.auto import ENDS_AS, AutoLoss
 
+T = TypeVar("T")
 SCHEDULES = ("constant", "cosine", "step", "warmup")
 # Settings that older runs lack, and their values then.
 NEWER = {"test": None, "test_every": 1, "image_size": None, "optimizer": "sgd"}
@@ -40,7 +39,7 @@ LIMITS: Mapping[tuple[str, ...], tuple[Callable[[Any], bool], str]] = {
     ("seed", "noise_seed"): (lambda x: 0 <= x < 2**63, "a whole number >= 0 and below 2**63"),
     ("width", "learning_rate", "step_factor", "clip_norm"): (lambda x: 0 < x < math.inf, "a finite number > 0"),
     ("weight_decay", "warmup_epochs"): (lambda x: 0 <= x < math.inf, "a finite number >= 0"),
-    ("width",): (lambda x: x < 1e6, "a number below 1e+06"),  # more is more than torch can bear
+    ("width",): (lambda x: x < 1e6, "a number below 1e+06"),  # torch fails at more
     ("learning_rate", "weight_decay"): (lambda x: x < 1e30, "a number below 1e+30"),
     ("momentum",): (lambda x: 0 <= x < 1, "0 <= momentum < 1"),
     ("holdout",): (lambda x: 0 <= x < 1, "0 <= holdout < 1"),
@@ -112,9 +111,8 @@ class RunSpec(Facts):
             if getattr(self, other) != wanted and getattr(self, name) != getattr(RunSpec, name):
                 raise InvalidValueError(f"{name} belongs to {other} {wanted!r}, got {other} {getattr(self, other)!r}")
         if self.schedule == "step" and not self.step_epochs:
-            raise InvalidValueError(
-                "schedule 'step' expects step_epochs, after which the learning rate falls, got none"
-            )
+            expected = "step_epochs, after which the learning rate falls"
+            raise InvalidValueError(f"schedule 'step' expects {expected}, got none")
         noise_kinds.parse(self.noise)
         self._check_loss()
 
@@ -122,9 +120,8 @@ class RunSpec(Facts):
         if self.loss == AUTO and (self.params or self.fix is not None or not self.normalize):
             raise InvalidValueError(f"loss {AUTO!r} sets itself: leave out its params, fix and normalize")
         if self.make_loss().curriculum is None and self.fix is not None:
-            raise InvalidValueError(
-                f"fix works on curricula, functions of the margin alone such as mae, got {self.loss!r}"
-            )
+            expected = "curricula, functions of the margin alone such as mae"
+            raise InvalidValueError(f"fix works on {expected}, got {self.loss!r}")
         if self.tau is not None and self.fix in (None, "logit-bias"):
             raise InvalidValueError("tau belongs to a fix: add fix 'scale' or 'shift'")
         least = self.tau is None or self.tau > 0 or (self.tau == 0 and self.fix == "shift")
@@ -186,32 +183,31 @@ class RunSpec(Facts):
         return "\n".join([*lines, "", "[params]", *(f"{k} = {json.dumps(v)}" for k, v in params.items())]) + "\n"
 
     @classmethod
-    def from_dict(cls, given: Mapping[str, Any]) -> RunSpec:
+    def from_dict(cls, given: Mapping[str, Any]) -> "RunSpec":
         """The spec of a JSON or TOML object; an unknown key is an error."""
         for key in given if isinstance(given, Mapping) else ():
             check_known("key", key, cls.__dataclass_fields__, " in the spec")
         return super().from_dict(given)
 
     @classmethod
-    def read(cls, path: Path | str) -> RunSpec:
+    def read(cls, path: Path | str) -> "RunSpec":
         """Read a .json or .toml file."""
-        path = Path(path)
-        plain = read_settings(path, "spec")
-        try:
-            return cls.from_dict(plain)
-        except (TypeError, ValueError) as error:
-            raise InvalidValueError(f"{path}: {error}") from None
+        return read_settings(Path(path), "spec", cls.from_dict)
 
 
-def read_settings(path: Path, what: str) -> Any:
-    """The content of a .json or .toml file; an error calls it by what it is, such as "spec"."""
+def read_settings(path: Path, what: str, parse: Callable[[Any], T]) -> T:
+    """What a .json or .toml file means by `parse`; an error calls it by what it is, such as "spec"."""
     try:
         text = path.read_text(encoding="utf-8")
-        return tomllib.loads(text) if path.suffix.lower() == ".toml" else json.loads(text)
+        plain = tomllib.loads(text) if path.suffix.lower() == ".toml" else json.loads(text)
     except OSError as error:
         raise InvalidValueError(f"cannot read the {what} {path}: {error.strerror}") from None
     except (ValueError, RecursionError) as error:  # malformed JSON or TOML, or text that is not UTF-8
         raise InvalidValueError(f"cannot read the {what} {path}: {first_line(error)}") from None
+    try:
+        return parse(plain)
+    except (TypeError, ValueError) as error:
+        raise InvalidValueError(f"{path}: {error}") from None
 
 
 _PAPER: Mapping[str, Mapping[str, Any]] = {

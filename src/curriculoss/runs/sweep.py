@@ -4,8 +4,6 @@ DIR/sweep.json     the specs, in order              DIR/runs/NAME/    a run fold
 DIR/failures.json  why runs failed, by their hash   DIR/results.csv   a row per finished run, written at the end
 """
 
-from __future__ import annotations
-
 import itertools
 import json
 import math
@@ -61,7 +59,7 @@ class Sweep:
     specs: tuple[RunSpec, ...]
 
     @classmethod
-    def read(cls, folder: Path) -> Sweep:
+    def read(cls, folder: Path) -> "Sweep":
         """The sweep in a folder; RunError if there is none."""
         try:
             plain = json.loads((folder / SPECS).read_text("utf-8"))
@@ -167,12 +165,7 @@ def read_sweep(path: Path | str) -> tuple[RunSpec, ...]:
         ...     [(spec.loss_name, spec.seed) for spec in read_sweep(file)]
         [('gce q=0.3', 0), ('gce q=0.3', 1), ('gce q=0.7', 0), ('gce q=0.7', 1)]
     """
-    path = Path(path)
-    plain = read_settings(path, "sweep")
-    try:
-        return tuple(_specs(plain))
-    except (TypeError, ValueError) as error:
-        raise InvalidValueError(f"{path}: {error}") from None
+    return read_settings(Path(path), "sweep", lambda plain: tuple(_specs(plain)))
 
 
 def _specs(plain: Any) -> Iterator[RunSpec]:

@@ -1,7 +1,5 @@
 """From a spec to what trains: `Task`, samples with their labels, and `Training`, with network, loss and monitor."""
 
-from __future__ import annotations
-
 import atexit
 import gc
 import hashlib
@@ -137,9 +135,8 @@ def make_network(spec: RunSpec, task: Task, own: Network | None = None) -> nn.Mo
     """The network that a spec names, made from the run's seed. A user's own is passed in: a spec imports nothing."""
     torch.manual_seed(spec.seed)
     if own is None and ":" in spec.network:
-        raise InvalidValueError(
-            f"{spec.network!r} is a network of your own: only train takes one, as --network {spec.network} or network="
-        )
+        own_only = f"only train takes one, as --network {spec.network} or network="
+        raise InvalidValueError(f"{spec.network!r} is a network of your own: {own_only}")
     wanted = network_name(spec, task) if own is None else own
     return models.make_network(wanted, task.dataset.shape, task.dataset.num_classes, width=spec.width)
 
@@ -189,7 +186,7 @@ class Training:
     monitoring: MonitorCallback
 
     @classmethod
-    def prepare(cls, spec: RunSpec, task: Task, fabric: Fabric, network: Network | None = None) -> Training:
+    def prepare(cls, spec: RunSpec, task: Task, fabric: Fabric, network: Network | None = None) -> "Training":
         """Make the network from the run's seed, unless it is given, and the loss for where its margins start."""
         if len(task.train) < 2 * fabric.world_size:
             raise InvalidValueError(f"training needs at least {2 * fabric.world_size} samples, got {len(task.train)}")

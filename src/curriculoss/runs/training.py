@@ -1,7 +1,5 @@
 """`train`: a spec and a folder in, a finished run out."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -13,12 +11,11 @@ from curriculoss.data import Dataset
 from curriculoss.errors import DivergedError, InvalidValueError, RunError
 from curriculoss.fitting import Callback
 from curriculoss.models import Network, own_name
-from curriculoss.runs.checkpoint import expect_version
 from curriculoss.runs.facts import Divergence, Result, TrainResult
 from curriculoss.runs.folder import Run
 from curriculoss.runs.spec import RunSpec
 from curriculoss.runs.task import Task, Training, make_fabric, make_task
-from curriculoss.runs.writing import RunWriter, TensorBoard, expect_same
+from curriculoss.runs.writing import RunWriter, TensorBoard, expect_same, expect_version
 
 BEFORE = (".lock", "labels.npz", "task.json", "environment.json")  # files that a run may leave that never began
 

@@ -1,9 +1,10 @@
 """The run folder as a callback: a checkpoint per epoch, metrics that grow with it, and the results at the end."""
 
-from __future__ import annotations
-
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +13,16 @@ from safetensors.torch import save as to_safetensors
 from torch import Tensor
 
 from curriculoss import _files
+from curriculoss._text import first_line
 from curriculoss.errors import RunError
 from curriculoss.fitting import Callback, EpochResult, Loop
 from curriculoss.monitor import Histogram
-from curriculoss.runs import checkpoint
 from curriculoss.runs.facts import Environment, FixFacts, Result, TaskFacts
 from curriculoss.runs.folder import Run
+from curriculoss.runs.spec import RunSpec
 from curriculoss.runs.task import Training, network_name
 
+CHECKPOINT = "checkpoint.pt"  # what the next epoch needs, so that an interrupted run goes on to the bit
 HISTOGRAMS = ("all", "clean", "noisy")
 
 
@@ -38,14 +41,14 @@ class RunWriter(Callback):
 
     def on_fit_begin(self, loop: Loop) -> None:
         self.loop, spec, facts = loop, self.training.spec, self.training.facts()
-        state = checkpoint.load(self.folder, spec)
+        state = _load_checkpoint(self.folder, spec)
         if state is not None:
             expect_same(self.folder, facts)
         self.fabric.barrier()  # nobody writes before all have read
         if self.training.note:
             loop.note(self.training.note)
         if state is not None:
-            with checkpoint.reading(self.folder):
+            with _reading_checkpoint(self.folder):
                 loop.load_state_dict(state)
             self.resumed_from = len(self.rows)
             if self.writes:  # the run may have been killed between the checkpoint and these
@@ -61,7 +64,8 @@ class RunWriter(Callback):
             self.histograms.setdefault(key, []).append(getattr(record.histogram, key).cpu())
         if self.writes:
             # The checkpoint first: everything else can be made from it.
-            checkpoint.save(self.folder, spec, self.loop.state_dict())
+            state = {"spec": spec.hash, "loss_version": spec.loss_version, **self.loop.state_dict()}
+            _files.write(self.folder / CHECKPOINT, partial(torch.save, state), buffered=True)
             self._write_records()
             (self.folder / "failed.json").unlink(missing_ok=True)
         self.fabric.barrier()
@@ -76,7 +80,7 @@ class RunWriter(Callback):
             }
             _files.write(self.folder / "model.safetensors", lambda file: file.write(to_safetensors(weights)))
             _files.write_json(self.folder / "result.json", self.result().as_dict())
-            (self.folder / checkpoint.NAME).unlink(missing_ok=True)
+            (self.folder / CHECKPOINT).unlink(missing_ok=True)
         self.fabric.barrier()
 
     def result(self) -> Result:
@@ -110,6 +114,42 @@ class RunWriter(Callback):
         _files.write_text(self.folder / "metrics.jsonl", "".join(lines))
         stacked = {key: torch.stack(each) for key, each in self.histograms.items()}
         _files.write_arrays(self.folder / "histograms.npz", {"edges": Histogram.edges(), **stacked})
+
+
+def _load_checkpoint(folder: Path, spec: RunSpec) -> dict[str, Any] | None:
+    """The checkpoint in a folder, or None. Nothing in the file is ever executed."""
+    path = folder / CHECKPOINT
+    if not path.exists():
+        return None
+    with _reading_checkpoint(folder):
+        state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
+        if state["spec"] != spec.hash:
+            raise RunError(f"{path} belongs to another run; delete it to begin again")
+        expect_version(path, spec, state.get("loss_version", 1))
+        if "callbacks" not in state:
+            raise RunError(f"{path} was made by an older version of curriculoss; delete it to begin again")
+    return state
+
+
+@contextmanager
+def _reading_checkpoint(folder: Path) -> Iterator[None]:
+    """Turn any error of a broken checkpoint into a one-line RunError."""
+    try:
+        yield
+    except RunError:
+        raise
+    except Exception as error:  # a broken zip, a foreign pickle, a missing key: each has an error of its own
+        said = first_line(error)[:120]
+        raise RunError(f"cannot read {folder / CHECKPOINT} ({said}); delete it to begin again") from None
+
+
+def expect_version(path: Path, spec: RunSpec, version: int) -> None:
+    """RunError if the file was written when the same loss meant something else."""
+    if version != spec.loss_version:
+        raise RunError(
+            f"{path} was made by version {version} of loss {spec.loss!r}, which is now at version {spec.loss_version}; "
+            "give another folder, or delete this one to train again"
+        )
 
 
 def expect_same(folder: Path, facts: TaskFacts) -> None:

@@ -1,7 +1,5 @@
 """The samples that trials train on and are validated with; the test set is in neither."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -35,19 +33,16 @@ class TrialData:
         else:
             count = round(self.share * len(train)) if 0 < self.share < 1 else 0
             if not 0 < count < len(train) - 1:
-                raise InvalidValueError(
-                    f"a share of {self.share:g} of {len(train)} training samples leaves too few of them to train or to "
-                    "validate on"
-                )
+                samples = f"a share of {self.share:g} of {len(train)} training samples"
+                raise InvalidValueError(f"{samples} leaves too few of them to train or to validate on")
             order = torch.randperm(len(train), generator=torch.Generator().manual_seed(0))  # the same for every seed
             held, train = (train.take(part.sort().values) for part in order.split([count, len(train) - count]))
         return replace(task.dataset, train=train, test=replace(held, clean=None))
 
     def _from_path(self, path: Path | str, dataset: Dataset) -> Split:
         if self.spec.data in data.available():
-            raise InvalidValueError(
-                f"validation samples in a path go with data in a path; of {self.spec.data!r}, hold out a share"
-            )
+            rule = "validation samples in a path go with data in a path"
+            raise InvalidValueError(f"{rule}; of {self.spec.data!r}, hold out a share")
         if not Path(path).expanduser().exists():
             raise InvalidValueError(f"no validation samples at {path}: no such file or folder")
         found = data.load(self.spec.data, label=self.spec.label, test=path)

@@ -4,8 +4,6 @@ study.log     Optuna's journal: every trial, its epochs and predictions     tria
 best.toml     the choice, for `train --spec`                                LOSS…-HASH/   the run of the choice
 """
 
-from __future__ import annotations
-
 import os
 from collections import deque
 from collections.abc import Callable, Collection, Sequence

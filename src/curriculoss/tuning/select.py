@@ -1,7 +1,5 @@
 """`choose`: which trial to take when the validation labels may be wrong themselves."""
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 
 import numpy as np

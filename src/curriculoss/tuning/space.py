@@ -1,11 +1,11 @@
 """The search space: a range for each hyperparameter, and candidates drawn from them."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from optuna.trial import Trial
 
 from curriculoss._facts import Facts
 from curriculoss.fixing import TAU
@@ -13,10 +13,6 @@ from curriculoss.initial import expected_initial_margin
 from curriculoss.losses import registry
 from curriculoss.losses.ranges import RANGES, Range
 from curriculoss.runs import RunSpec
-
-if TYPE_CHECKING:
-    from optuna.trial import Trial
-
 
 LOSSES = ("auto", "ce", "gce", "sce", "mae", "agce")  # unless others are asked for
 FIXES = ("scale", "shift")
