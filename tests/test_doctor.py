@@ -57,6 +57,13 @@ def test_an_extra_is_incomplete_without_a_package_or_with_one_that_is_too_old(mo
     assert found["extra", "plot"]["here"]
 
 
+def test_doctor_says_what_is_missing_where_the_extra_train_is_not_installed(monkeypatch):
+    monkeypatch.setitem(sys.modules, "platformdirs", None)  # which finds the data folder
+    monkeypatch.delenv("CURRICULOSS_DATA", raising=False)
+    found = diagnose()
+    assert found["data", "data sets"]["found"] == "not looked for: platformdirs is missing"
+
+
 def test_people_get_a_table_and_the_commands_below_it(tmp_path):
     done = CliRunner().invoke(cli.app, ["doctor", "--data-dir", str(tmp_path)], prog_name="curriculoss")
     table, _, advice = done.stdout.partition("to add what is missing")

@@ -46,6 +46,17 @@ def test_the_command_writes_a_page_and_says_where(tmp_path, monkeypatch):
     assert {7, 10, 100} <= {each["number"] for each in found["classes"]}  # those of the runs can be chosen, too
 
 
+def test_runs_without_an_epoch_are_left_out_if_others_have_one(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    make_run(tmp_path / "runs/new", test=(), finished=False)
+    done = invoke("--run", "runs")
+    assert done.exit_code == 1 and "runs/new has nothing to show yet" in done.stderr
+    make_run(tmp_path / "runs/old")
+    done = invoke("--run", "runs")
+    assert done.exit_code == 0 and "left out, as no epoch has ended: runs/new" in done.stdout
+    assert [run["name"] for run in content(tmp_path / "explorer.html")["runs"]] == ["old"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -68,12 +68,12 @@ def entry(loss: str, params: dict[str, float] | None = None, method: str | None 
     return {"loss": loss, "params": params or {}, "fix": method or "", "tau": tau, "points": POINTS}
 
 
-def visit_page(path, folder, visit, width=1200):
+def visit_page(path, folder, visit, width=1200, height=900):
     """What `visit` returns for the open page, which must have thrown nothing and asked for nothing."""
 
     async def whole(tab):
         await tab.command(
-            "Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=width < 500
+            "Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=width < 500
         )
         await tab.open(path)
         found = await visit(tab)
@@ -313,6 +313,40 @@ def test_points_are_dragged_by_mouse_and_moved_by_keyboard(page, tmp_path):
     names: dict[str, Curriculum] = {}
     exec(lines, names)
     assert names["loss"] == Designed.from_points(*zip(*points, strict=True))
+
+
+def test_points_are_dragged_by_a_finger_and_the_page_stays(page, tmp_path):
+    async def visit(tab):
+        await tab.command("Emulation.setTouchEmulationEnabled", enabled=True)
+        await tab.value("document.getElementById('draw').click()")
+        box = "document.querySelectorAll('.point')[3].getBoundingClientRect()"
+        x, y = await tab.value(f"[{box}.x + 7, {box}.y + 7]")
+        await tab.command("Input.dispatchTouchEvent", type="touchStart", touchPoints=[{"x": x, "y": y}])
+        for step in range(1, 8):
+            touch = [{"x": x + 4 * step, "y": y + 8 * step}]
+            await tab.command("Input.dispatchTouchEvent", type="touchMove", touchPoints=touch)
+        await tab.command("Input.dispatchTouchEvent", type="touchEnd", touchPoints=[])
+        after = await tab.value(f"[{box}.x + 7, {box}.y + 7]")
+        assert after == pytest.approx([x + 28, y + 56], abs=2)
+
+    visit_page(page, tmp_path, visit, width=375)
+
+
+def test_what_gets_the_focus_is_not_hidden_by_the_picture_that_stays_above(page, tmp_path):
+    backwards = {"key": "Tab", "windowsVirtualKeyCode": 9, "modifiers": 8}
+
+    async def visit(tab):
+        await tab.value("[...document.querySelectorAll('pre')].at(-1).focus()")
+        for _ in range(12):
+            await tab.command("Input.dispatchKeyEvent", type="keyDown", **backwards)
+            await tab.command("Input.dispatchKeyEvent", type="keyUp", **backwards)
+            await tab.value("new Promise(requestAnimationFrame)")
+            top = "document.activeElement.getBoundingClientRect().top"
+            assert await tab.value(
+                f"{top} >= document.querySelector('.pictures figure').getBoundingClientRect().bottom"
+            )
+
+    visit_page(page, tmp_path, visit, width=375, height=500)
 
 
 def test_runs_are_scrubbed_and_compared(with_runs, tmp_path):

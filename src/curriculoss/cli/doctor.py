@@ -107,10 +107,11 @@ def _kernels() -> Iterator[Finding]:
 def _data(data_dir: Path | None) -> Iterator[Finding]:
     try:
         from curriculoss import data
+
+        folder = data.data_folder(data_dir)
     except ModuleNotFoundError as missing:
         yield Finding("data", "data sets", False, f"not looked for: {missing.name} is missing")
         return
-    folder = data.data_folder(data_dir)
     elsewhere = "export CURRICULOSS_DATA=FOLDER  # if your data sets are elsewhere"
     yield Finding("data", "folder", folder.is_dir(), str(folder), elsewhere)
     for name, each in data.DATA_SETS.items():

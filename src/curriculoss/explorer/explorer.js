@@ -520,6 +520,7 @@ function paintPoints(chart, active, made) {
     });
     point.addEventListener("keydown", (event) => pointKey(event, points, k));
     point.addEventListener("pointerdown", (event) => dragPoint(event, chart, points, k));
+    point.addEventListener("touchstart", (event) => event.preventDefault(), { passive: false }); // or a finger scrolls
   });
 }
 

@@ -16,7 +16,6 @@ from curriculoss.report.ridges import MarginHistory, shown_counts
 from curriculoss.runs.folder import Run
 
 MOST_FRAMES = 100  # epochs whose margins are kept: ten runs stay below 5 MB
-SERIES = ("test_accuracy", "train_accuracy", "mean_weight", "snr")
 
 
 def run_facts(run: Run) -> dict[str, Any]:
@@ -44,7 +43,7 @@ def run_facts(run: Run) -> dict[str, Any]:
         "margins": {"first": float(middle[0]), "low": float(middle[low]), "step": step, "bins": high - low},
         "densities": {kind: to_base64(_frames(history, kind, frames)[:, low:high]) for kind in history.counts},
         "weight": None if curriculum is None else _weight(curriculum, middle),
-        "series": {key: [_short(number(row, key)) for row in found] for key in SERIES},
+        "series": {key: [_short(number(row, key)) for row in found] for key in ("test_accuracy", "mean_weight", "snr")},
     }
 
 
@@ -58,8 +57,7 @@ def _history(run: Run, epochs: int) -> MarginHistory:
 
 def _frames(history: MarginHistory, kind: str, frames: Sequence[int]) -> np.ndarray[Any, Any]:
     """Densities as bytes; 0 throughout where an epoch has no such sample."""
-    nothing = np.zeros(len(history.edges) - 1)
-    found = [history.densities(frame).get(kind, nothing) for frame in frames]
+    found = [history.densities(frame).get(kind, np.zeros(len(history.edges) - 1)) for frame in frames]
     return np.round(255 * np.stack(found)).astype(np.uint8)
 
 
