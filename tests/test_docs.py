@@ -145,6 +145,7 @@ def test_every_public_name_and_every_command_is_in_the_reference(site):
     shown = (site / "generated/commands.html").read_text(encoding="utf-8")
     assert len(commands) > 10
     assert [name for name in commands if f'id="curriculoss-{name}' not in shown] == []
+    assert re.findall(r"–[a-z]+", shown) == []  # of an option, whose hyphens can be typed
 
 
 def readme_row(first):

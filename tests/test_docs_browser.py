@@ -18,6 +18,7 @@ def test_the_site_works_offline_in_a_browser(site, tmp_path):
         assert await tab.value("document.querySelectorAll('mjx-merror').length") == 0
 
         await tab.open(site / "generated/results/auto.html")  # tables can be sorted, by a key too
+        first = "document.querySelector('article table')"
         heads = "[...document.querySelectorAll('article table')].at(-1).tHead.rows[0].cells"
         column = f"[...{ROWS}].map((row) => parseFloat(row.cells[2].textContent))"
         await tab.value(f"{heads}[2].querySelector('button').focus()")
@@ -25,6 +26,12 @@ def test_the_site_works_offline_in_a_browser(site, tmp_path):
         await tab.until(f"{heads}[2].getAttribute('aria-sort') === 'ascending'")
         found = [x for x in await tab.value(column) if x is not None]
         assert found == sorted(found)
+        accuracies = f"[...{first}.tBodies[0].rows].map((row) => row.cells[3].textContent)"
+        for _ in range(2):  # what was not run is last, whichever way the numbers go
+            await tab.value(f"{first}.tHead.rows[0].cells[3].querySelector('button').click()")
+            cells = await tab.value(accuracies)
+            ran = ["±" in cell for cell in cells]
+            assert ran == sorted(ran, reverse=True) and ran[0] and not ran[-1], cells
 
         await tab.value(f"location.href = {(site / 'search.html').as_uri() + '?q=RobustLoss'!r}")
         await tab.until("[...document.querySelectorAll('#search-results a')].some((a) => a.href.includes('api/'))")

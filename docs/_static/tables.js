@@ -4,18 +4,18 @@ const number = (text) => {
   return found ? Number(found[0]) : NaN;
 };
 
-function compare(a, b) {
+function compare(a, b, sign) {
   const [x, y] = [number(a), number(b)];
-  if (Number.isNaN(x) !== Number.isNaN(y)) return Number.isNaN(x) ? 1 : -1; // words after numbers
-  return Number.isNaN(x) ? a.localeCompare(b) : x - y;
+  if (Number.isNaN(x) !== Number.isNaN(y)) return Number.isNaN(x) ? 1 : -1; // words after numbers, either way
+  return sign * (Number.isNaN(x) ? a.localeCompare(b) : x - y);
 }
 
 function sort(table, column, head) {
-  const descending = head.getAttribute("aria-sort") === "ascending";
+  const descending = head.getAttribute("aria-sort") === "ascending", sign = descending ? -1 : 1;
   const body = table.tBodies[0];
   const text = (row) => row.cells[column]?.textContent.trim() ?? "";
-  const rows = [...body.rows].sort((a, b) => compare(text(a), text(b)));
-  body.append(...(descending ? rows.reverse() : rows));
+  const rows = [...body.rows].sort((a, b) => compare(text(a), text(b), sign));
+  body.append(...rows);
   for (const other of table.tHead.rows[0].cells) other.removeAttribute("aria-sort");
   head.setAttribute("aria-sort", descending ? "descending" : "ascending");
 }

@@ -59,7 +59,7 @@ def _about(text: str) -> str:
         if lines[0].strip() == "\b":
             parts.append("```sh\n" + "\n".join(lines[1:]) + "\n```")
         else:
-            parts.append(" ".join(line.strip() for line in lines))
+            parts.append(_options_as_code(" ".join(line.strip() for line in lines)))
     return "\n\n".join(parts)
 
 
@@ -72,4 +72,9 @@ def _required(option: Any) -> str:
 
 
 def _cell(text: str | None) -> str:
-    return (text or "").replace("|", r"\|").replace("<", "&lt;").replace("*", r"\*")
+    return _options_as_code((text or "").replace("|", r"\|").replace("<", "&lt;").replace("*", r"\*"))
+
+
+def _options_as_code(text: str) -> str:
+    """Sphinx would make a dash of the hyphens of `--noise`; what is code already stays as it is."""
+    return re.sub(r"`[^`]*`|--[a-z][a-z-]*", lambda match: f"`{match[0].strip('`')}`", text)
