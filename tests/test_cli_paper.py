@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -193,6 +194,18 @@ def test_a_plan_needs_no_data_and_a_run_names_all_that_are_not_there(tmp_path):
     done = run("claims", "--scale", QUICK.name, *nowhere, expect=2)
     assert f"{tmp_path / 'nowhere'} is not a folder, and runs need cifar10, cifar100, mnist; give" in done.stderr
     assert not (tmp_path / "out").exists()
+
+
+def test_whatever_may_take_long_has_a_bar(tmp_path, monkeypatch):
+    shown = []
+
+    def bar(text, *_, **__):
+        return nullcontext(shown.append(text))
+
+    monkeypatch.setattr("curriculoss.cli.reproduce.progress_bar", bar)
+    run("table:losses", "--no-train", "--out", tmp_path)
+    run("table:losses", "--dry-run", "--out", tmp_path)
+    assert shown == ["making table:losses", "measuring a few steps of each kind of run"]
 
 
 def test_formulae_need_no_runs(tmp_path):
