@@ -254,7 +254,7 @@ def feed(monitor: Monitor, order: Tensor, num_classes: int) -> None:
 
 
 def memory_in_this_process() -> tuple[int, int, int]:
-    """Bytes: a monitor's tensors, then resident growth at its highest in an epoch, and when it has told of samples."""
+    """Bytes: a monitor's tensors, then the largest growth of resident memory in an epoch, and with `samples()` too."""
     feed(Monitor(CE(), num_classes=CLASSES, num_samples=BATCH), torch.arange(BATCH), CLASSES)  # libraries are loaded
     order = torch.randperm(SAMPLES)
     tensors, resident = tensor_bytes(), memory_of_this_process("VmRSS")

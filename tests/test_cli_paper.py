@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 import shlex
 import shutil
 import subprocess
 import sys
 import threading
 import time
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -108,10 +110,10 @@ def test_the_records_alone_are_enough(tmp_path):
     assert (tmp_path / "one/table-webvision.md").read_bytes() == (tmp_path / "two/table-webvision.md").read_bytes()
 
 
-def test_a_record_that_lacks_an_epoch_is_read_or_trained_again(copy):
+def test_a_record_that_lacks_an_epoch_or_the_last_accuracy_is_read_or_trained_again(copy):
     whole = (copy / FILE).read_text("utf-8")
     head, first, second, *others = whole.splitlines(keepends=True)
-    for cut in (first, second):
+    for cut in (first, second, first + re.sub(r",0,2,[\d.]+,", ",0,2,,", second)):
         (copy / FILE).write_text(head + cut + "".join(others), "utf-8")
         run(*ELR, copy)
         assert (copy / FILE).read_text("utf-8") == whole
@@ -192,6 +194,18 @@ def test_a_plan_needs_no_data_and_a_run_names_all_that_are_not_there(tmp_path):
     done = run("claims", "--scale", QUICK.name, *nowhere, expect=2)
     assert f"{tmp_path / 'nowhere'} is not a folder, and runs need cifar10, cifar100, mnist; give" in done.stderr
     assert not (tmp_path / "out").exists()
+
+
+def test_whatever_may_take_long_has_a_bar(tmp_path, monkeypatch):
+    shown = []
+
+    def bar(text, *_, **__):
+        return nullcontext(shown.append(text))
+
+    monkeypatch.setattr("curriculoss.cli.reproduce.progress_bar", bar)
+    run("table:losses", "--no-train", "--out", tmp_path)
+    run("table:losses", "--dry-run", "--out", tmp_path)
+    assert shown == ["making table:losses", "measuring a few steps of each kind of run"]
 
 
 def test_formulae_need_no_runs(tmp_path):

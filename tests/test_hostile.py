@@ -631,7 +631,7 @@ def test_out_is_a_file(tmp_path: Path) -> None:
     out = content("run", "my thesis")(tmp_path)
     digits = ("--data", "digits", *SMALL, "--out")
     refused(tmp_path, 1, "TMP/run is a file; give a folder for the run", "train", *digits, out)
-    refused(tmp_path, 1, f"cannot read or write TMP/run: File exists; {KEPT}", "compare", "ce", *digits, out)
+    refused(tmp_path, 2, "--out TMP/run is a file; give a folder", "compare", "ce", *digits, out)
     refused(
         tmp_path, 1, f"cannot read or write TMP/run/below: Not a directory; {KEPT}", "train", *digits, out / "below"
     )
@@ -895,7 +895,9 @@ def test_reports_to_nowhere(tmp_path: Path, stages: dict[str, Path], out: str, s
         ("ce gce:q", "expected a hyperparameter as name=number, got 'q'"),
         ("gce:q=2", "GCE expects 0 < q <= 1, got q=2.0"),
         ("gce:z=2", "gce has no hyperparameter 'z'; it takes q"),
+        ("gce:q=0.5:q=0.6", "expected each hyperparameter once, got 'q' twice"),
         ("mae:scale=x", "expected a hyperparameter as name=number, got 'scale=x'"),
+        ("mae:scale:shift=2", "expected at most one fix per loss, got 'mae:scale:shift=2'"),
         ("mae:scale=nan", "tau expects a finite number > 0 (shift: or 0), got nan"),
         ("mae:scale=-1", "tau expects a finite number > 0 (shift: or 0), got -1.0"),
         ("mae:logit-bias=2", "tau belongs to a fix: add fix 'scale' or 'shift'"),

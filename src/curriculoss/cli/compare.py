@@ -13,6 +13,7 @@ from curriculoss.cli.console import app, new_table, numbers, print_json, show
 from curriculoss.cli.exits import end_with_errors, resumable
 from curriculoss.cli.options import LOSS_SETTINGS, AsJson, Cpus, Given, Gpus, Jobs, Where, takes_settings
 from curriculoss.cli.progress import progress_bar
+from curriculoss.errors import InvalidValueError
 from curriculoss.fixing import METHODS
 
 if TYPE_CHECKING:
@@ -47,6 +48,8 @@ def compare(
     from curriculoss import _files, report, runs
     from curriculoss.runs import executors, many
 
+    if out.is_file():
+        raise InvalidValueError(f"--out {out} is a file; give a folder")
     place = executors.executor_named(executor, jobs=jobs, cpus=cpus, gpus=gpus)
     specs = [
         runs.RunSpec.from_dict({**given.settings, "noise": noise, "seed": seed, **_loss_settings(text)})
@@ -103,11 +106,9 @@ def _print_comparison(rows: Sequence[ResultRow], headline: str) -> None:
 def _loss_settings(text: str) -> dict[str, Any]:
     """The settings of a loss given as `gce:q=0.5:scale=2.6`."""
     name, *rest = text.split(":")
-    found: dict[str, Any] = {"loss": name, "params": {}}
-    for part in rest:
-        key, equals, _ = part.partition("=")
-        if key in METHODS:
-            found |= {"fix": key, "tau": numbers([part])[key] if equals else None}
-        else:
-            found["params"] |= numbers([part])
-    return found
+    fixes = [part for part in rest if part.partition("=")[0] in METHODS]
+    if len(fixes) > 1:
+        raise InvalidValueError(f"expected at most one fix per loss, got {text!r}")
+    method, tau, _ = "".join(fixes).partition("=")
+    params = numbers([part for part in rest if part not in fixes])
+    return {"loss": name, "params": params, "fix": method or None, "tau": numbers(fixes)[method] if tau else None}

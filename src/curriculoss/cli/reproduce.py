@@ -86,7 +86,7 @@ def reproduce(
     for plan in wanted:
         if train:
             failed |= _run(plan, as_json, executor=place, workers=workers, **options)
-        text, files = _make(plan, data_dir)
+        text, files = _make(plan, data_dir, as_json)
         made.append({"artefact": plan.artefact.name, "files": files})
         if not as_json:
             print(f"{text}\nfiles: {', '.join(files)}")
@@ -97,9 +97,9 @@ def reproduce(
         end_with_errors(f"{path.name}: {error}" for path, error in failed.items())
 
 
-def _make(plan: Plan, data_dir: Path | None) -> tuple[str, list[str]]:
+def _make(plan: Plan, data_dir: Path | None, as_json: bool) -> tuple[str, list[str]]:
     """Make an artefact, print each warning once, and return its text and its files."""
-    with warnings.catch_warnings(record=True) as caught:
+    with progress_bar(f"making {plan.artefact.name}", quiet=as_json), warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", UserWarning)
         text, paths = plan.make(data_dir=data_dir)
     for said in dict.fromkeys(str(each.message) for each in caught):
@@ -139,9 +139,8 @@ def _print_plan(plans: Sequence[Plan], jobs: int | None, as_json: bool, **option
             print(("done     " if path in done else "missing  ") + path.name)
     try:
         expect_data(missing, **options)
-        if missing:
-            print("measuring a few steps of each kind of run", file=sys.stderr)
-        seconds, lack = estimate(missing, jobs=jobs, **options), ""
+        with progress_bar("measuring a few steps of each kind of run", quiet=as_json):
+            seconds, lack = estimate(missing, jobs=jobs, **options), ""
     except DataError as error:
         seconds, lack = None, str(error)
     if as_json:

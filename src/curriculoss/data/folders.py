@@ -15,7 +15,7 @@ from curriculoss.errors import DataError
 LARGEST_IN_MEMORY = 64  # pixels: images of one size, with sides up to this, are read into one tensor; others stay files
 SMALL_BYTES = 2 << 30  # the largest such tensor
 PROBED = 100_000  # images whose headers are read at the start, so that a broken one does not stop an epoch
-PARTS = {"train", "training", "test", "testing", "val", "valid", "validation"}  # which are no classes
+PARTS = {"train", "training", "test", "testing", "val", "valid", "validation"}  # not names of classes
 
 
 def read_folder(root: Path, test: Path | None = None, unreadable: dict[int, str] | None = None) -> Dataset:

@@ -4,6 +4,7 @@ import math
 import random
 import warnings
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,8 +23,6 @@ IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
 SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
 ORIENTATION = 0x0112  # EXIF's tag: cameras store photos on their side, with a note of how to turn them
-TURNS = {2: "FLIP_LEFT_RIGHT", 3: "ROTATE_180", 4: "FLIP_TOP_BOTTOM", 5: "TRANSPOSE", 6: "ROTATE_270", 7: "TRANSVERSE",
-         8: "ROTATE_90"}  # fmt: skip
 ImagePlace = str | Path | ZipPath  # of an image: a file, or an entry of a zip file
 IMAGE_FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")  # no format whose reader starts another program
 
@@ -66,7 +65,7 @@ def as_tensor(image: "Image") -> Tensor:
 
 def open_image(place: ImagePlace, mode: str = "RGB", *, decode: bool = True) -> "Image":
     """An image in the wanted mode, "L" or "RGB"; only its header is read if not `decode`."""
-    from PIL import Image
+    from PIL import Image, ImageOps
 
     with reading(place, "an image"), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # about odd metadata
@@ -76,8 +75,8 @@ def open_image(place: ImagePlace, mode: str = "RGB", *, decode: bool = True) -> 
             if not decode:
                 return image
             image.load()  # turns a TIFF
-            if (orientation := _orientation(image)) in TURNS:
-                image = image.transpose(Image.Transpose[TURNS[orientation]])
+            with suppress(Exception):  # damaged EXIF raises errors of many kinds; the pixels may be whole
+                ImageOps.exif_transpose(image, in_place=True)
             if image.mode.startswith("I;16"):
                 image = image.point(lambda value: value / 256).convert("L")
             elif image.mode in ("I", "F"):
@@ -88,15 +87,10 @@ def open_image(place: ImagePlace, mode: str = "RGB", *, decode: bool = True) -> 
 def upright_size(image: "Image") -> tuple[int, int]:
     """Width and height after turning; from the header alone."""
     width, height = image.size
-    return (height, width) if "exif" in image.info and 5 <= _orientation(image) <= 8 else (width, height)
-
-
-def _orientation(image: "Image") -> int:
-    """How a photo lies, by its EXIF; 1 is upright."""
-    try:
-        return int(image.getexif().get(ORIENTATION, 1))
-    except Exception:  # damaged EXIF raises errors of many kinds; the pixels may be whole
-        return 1
+    with suppress(Exception):  # as above
+        if "exif" in image.info and image.getexif().get(ORIENTATION) in range(5, 9):
+            return height, width
+    return width, height
 
 
 def stacked(places: Sequence[ImagePlace], size: tuple[int, int], mode: str) -> Tensor:

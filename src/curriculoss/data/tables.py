@@ -114,7 +114,7 @@ def _input_columns(path: Path, table: Table, label: str) -> list[str]:
         equal = [one == two for one, two in zip(table[label].to_pylist(), table[other].to_pylist(), strict=True)]
         if sum(equal) > REPEATED_SHARE * len(equal):
             same = f"columns {label!r} and {other!r} have mostly the same values"
-            raise DataError(f"{path}: {same}, so that one would tell the other; take one away")
+            raise DataError(f"{path}: {same}, so the features would give the label away; remove one")
     return inputs
 
 

@@ -21,6 +21,7 @@ from scipy import stats
 from curriculoss.figures import Array
 from curriculoss.fixing import SEVERE
 from curriculoss.initial import expected_initial_margin, simulate_initial_margins
+from curriculoss.noise import parse
 from curriculoss.paper import experiments, inference
 from curriculoss.paper.artefacts import ARTEFACTS
 from curriculoss.paper.claim_results import ClaimResult, Inquiry
@@ -382,7 +383,7 @@ def _tau(ask: Inquiry) -> Iterator[Part | str]:
             taus.append(_average(np.array(TAUS)[values >= values.max() - tie]))
         told = {f"τ = {tau:g}": value for tau, value in zip(TAUS, accuracy, strict=True)}
         yield f"{noise}, n = {seeds}: {_listed(told)}"
-    rates = [float(noise.partition(":")[2] or 0) for noise in (CLEAN, *SYMMETRIC)]
+    rates = [parse(noise).rate for noise in (CLEAN, *SYMMETRIC)]
     found = []
     for tie, taus in best.items():
         found.append(rank_correlation(rates, taus))

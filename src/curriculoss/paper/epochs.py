@@ -90,7 +90,7 @@ class RunRecords(dict[str, RunRecord]):
         return cls(scale, map(_record, groups.values()))
 
     def whole(self, specs: Iterable[RunSpec]) -> "RunRecords":
-        """The records without runs of these specs that lack an epoch.
+        """The records without runs of these specs that lack an epoch, or the last test accuracy.
 
         Raises:
             RunError: Rows under the hash of a spec name another run.
@@ -100,7 +100,7 @@ class RunRecords(dict[str, RunRecord]):
             if (record := kept.get(spec.hash)) is not None:
                 if record.name != RunName.of(spec):
                     raise _of_another_run(spec.hash)
-                if record.epochs != (*range(1, spec.epochs + 1),):
+                if record.epochs != (*range(1, spec.epochs + 1),) or record.last("test_accuracy") is None:
                     del kept[spec.hash]
         return RunRecords(self.scale, kept.values())
 

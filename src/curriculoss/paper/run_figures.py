@@ -16,6 +16,7 @@ from matplotlib.lines import Line2D
 from curriculoss import _files
 from curriculoss.errors import DamagedError
 from curriculoss.figures import COLOURS, INK, Array, finish, panels, set_title, strip
+from curriculoss.noise import parse
 from curriculoss.paper import canvas, weight_figures
 from curriculoss.paper.canvas import FigureInputs
 from curriculoss.paper.epochs import EPOCHS_FILE, damaged
@@ -86,7 +87,7 @@ def schedules(inputs: FigureInputs) -> Figure:
 
     figure, grid = panels(1, 3, (3.6, 3.4), sharey=True)
     both = [
-        curve(cell, f"{cell.row.name}, noise {_rate(cell.noise)}",
+        curve(cell, f"{cell.row.name}, noise {parse(cell.noise).rate:g}",
               {"color": canvas.LOSS_COLOURS[cell.row.loss], "linestyle": ("solid", "dashed")[noises.index(cell.noise)]})
         for cell in sorted(cells, key=lambda cell: (cell.row.name, cell.noise)) if cell.learning_rate == middle
     ]  # fmt: skip
@@ -94,14 +95,9 @@ def schedules(inputs: FigureInputs) -> Figure:
     for axes, letter, noise in zip(grid[1:], "bc", noises, strict=True):
         some = {cell.learning_rate: cell for cell in cells if (cell.row, cell.noise) == (CE, noise)}
         by_rate = [curve(some[x], f"{x:g}", {"color": shades[x]}) for x in rates]
-        canvas.draw_epochs(axes, f"({letter}) CE by learning rate, noise {_rate(noise)}", by_rate, columns=3)
+        canvas.draw_epochs(axes, f"({letter}) CE by learning rate, noise {parse(noise).rate:g}", by_rate, columns=3)
     told = f"Test accuracy with constant learning rates\n{inputs.setting()}, symmetric noise, {inputs.seeds()}"
     return finish(figure, told, across="epoch", up="test accuracy, %")
-
-
-def _rate(noise: str) -> str:
-    """`0.2` of `symmetric:0.2`."""
-    return noise.partition(":")[2]
 
 
 def dynamics(inputs: FigureInputs) -> Figure:
