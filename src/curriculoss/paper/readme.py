@@ -24,6 +24,7 @@ OTHER_PAGES = {
     "settings": f"how the settings of scale {REGIME.name} were chosen",
     "auto": "AutoLoss beside losses with hyperparameters",
     "audit": "finding wrong labels",
+    "language-model": "fine-tuning a language model with wrong tokens",
 }
 SUMMARIES = ("figure:summary-underfitting", "figure:summary-memorising", "figure:summary-fix")
 PERCENT_OF: Mapping[str, Callable[[RunRecord], float | None]] = {
