@@ -336,6 +336,15 @@ def test_of_ten_right_labels_nobody_can_be_sure():
         assert 0 < rate <= 0.1 and low == 0 and high == pytest.approx(0.3 + rate)
 
 
+def test_the_first_epoch_counts_only_if_there_is_no_other():
+    rng, given = np.random.default_rng(0), np.arange(200) % 4
+    first, later = (rng.normal(size=200), rng.integers(0, 4, 200)), (np.full(200, 5.0), np.zeros(200))
+    for epochs in (2, 3):
+        gaps, ranks = (np.array([a, *[b] * (epochs - 1)]) for a, b in zip(first, later, strict=True))
+        assert rate_of(gaps, ranks, 4, given).rate < 0.02
+    assert rate_of(first[0][None], first[1][None], 4, given).rate > 0.3
+
+
 @pytest.mark.parametrize(("competence", "anywhere", "within"), [(3.0, False, 0.1), (5.0, True, 0.2)])
 def test_of_labels_that_are_wrong_with_some_probability_that_share_is_wrong(competence, anywhere, within):
     (gaps, ranks), wrong = guesses(0.2, competence, 40_000, anywhere=anywhere)

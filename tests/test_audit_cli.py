@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import errno
 import json
 import os
 import shlex
@@ -409,3 +410,25 @@ def test_cleaned_arrays_keep_numbered_classes(numbers, tmp_path):
             number if numbers[0] == 0 else str(number) for number in [labels[11], *labels[1:]]
         ]
     assert len(load(str(tmp_path / "new/x.npz")).class_names) == 12
+
+
+@pytest.mark.parametrize("suffix", ["csv", "parquet", "npz"])
+def test_a_cleaned_copy_that_does_not_fit_on_the_disk_is_named_and_not_left_half_written(tmp_path, monkeypatch, suffix):
+    data, decisions, out = tmp_path / f"data.{suffix}", tmp_path / "decisions.csv", tmp_path / "out"
+    columns = {"height": [1.0, 2.0, 3.0, 4.0], "label": [0, 0, 1, 1]}
+    if suffix == "npz":
+        np.savez(data, x=np.array(columns["height"])[:, None], y=columns["label"])
+    elif suffix == "csv":
+        data.write_text("height,label\n1,0\n2,0\n3,1\n4,1\n")
+    else:
+        parquet.write_table(pyarrow.table(columns), data)
+    decisions.write_text("index,decision\n1,drop\n")
+
+    def full(_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", full)
+    refused = run("clean", data, "--decisions", decisions, "--out", out, expect=1).stderr
+    assert refused.startswith(f"Error: cannot read or write {out / data.name}: No space left") and not list(
+        out.iterdir()
+    )

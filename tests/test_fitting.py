@@ -142,6 +142,8 @@ def test_a_loss_of_one_number_may_have_an_axis():
     [
         ({"epochs": -1}, "fit expects epochs >= 0, got epochs=-1"),
         ({"epochs": "2"}, "fit expects an integer epochs >= 0, got epochs='2'"),
+        ({"epochs": 2, "learning_rate": math.nan}, "fit expects a finite learning_rate >= 0, got nan"),
+        ({"epochs": 2, "optimizer": "adamw", "weight_decay": -1}, "fit expects a finite weight_decay >= 0, got -1"),
         ({"epochs": 2, "test_every": 0}, "fit expects test_every >= 1, got test_every=0"),
         ({"epochs": 2, "clip_norm": -1}, "fit expects finite clip_norm > 0, got -1"),
         ({"epochs": 2, "optimizer": None}, "fit expects an optimizer of torch, its name or .*, got None"),
@@ -166,7 +168,7 @@ def test_a_loss_of_one_number_may_have_an_axis():
             r"fit with test_batches expects logits .*, got logits \(3, 3\) and target \(3, 1\)",
         ),
         ({"epochs": 2, "loss": lambda logits, target: 1.0}, "a loss that returns one number as a tensor, got float"),
-        ({"epochs": 2, "loss": "ce"}, r"^fit expects a function of .*, such as MAE\(\) or get\('mae'\), got 'ce'$"),
+        ({"epochs": 2, "loss": "ce"}, r"^fit expects a loss such as MAE\(\) or get\('mae'\), got 'ce'$"),
         ({"epochs": 2, "loss": CE}, r"such as MAE\(\) or get\('mae'\), got <class .*CE'>$"),
         ({"epochs": 2, "network": nn.Flatten()}, "^fit expects a module with parameters as network, got Flatten"),
         ({"epochs": 2, "network": "linear"}, "^fit expects a module with parameters as network, got 'linear'$"),

@@ -184,8 +184,8 @@ def test_hidden_layers_have_the_given_sizes(iris: tuple[np.ndarray, np.ndarray])
     [
         ({"epochs": 0}, "expects epochs >= 1, got epochs=0"),
         ({"batch_size": 1.5}, "expects an integer batch_size >= 1, got batch_size=1.5"),
-        ({"learning_rate": -1}, "expects a finite number >= 0, got learning_rate=-1"),
-        ({"weight_decay": "much"}, "expects a finite number >= 0, got weight_decay='much'"),
+        ({"learning_rate": -1}, "expects a finite learning_rate >= 0, got -1"),
+        ({"weight_decay": "much"}, "expects a finite weight_decay >= 0, got 'much'"),
         ({"hidden_layer_sizes": 100}, r"expects hidden_layer_sizes such as \(100,\), got 100"),
         ({"hidden_layer_sizes": (0,)}, "expects hidden_layer_sizes >= 1, got hidden_layer_sizes=0"),
         ({"tau": 2.6}, "expects a fix with tau, got tau=2.6"),

@@ -25,7 +25,7 @@ from typer.testing import CliRunner
 from curriculoss import MAE, Scaled, cli, expected_initial_margin, models, plan_fix
 from curriculoss._files import locked, write
 from curriculoss.data import Images, Split
-from curriculoss.errors import InvalidValueError
+from curriculoss.errors import CurriculossError
 from curriculoss.fitting import Callback
 from curriculoss.runs import Run, RunError, RunSpec, train
 from curriculoss.runs.facts import FixFacts, NetworkFacts, TaskFacts
@@ -543,11 +543,12 @@ def test_a_network_of_ones_own_is_recorded_and_has_to_be_given_again(tmp_path):
     [
         (lambda shape, num_classes: {}["nothing"], r"fails for inputs of shape \(2, 1, 8, 8\): KeyError: 'nothing'$"),
         (nn.Linear(3, 10), r"Linear fails for inputs of shape \(2, 1, 8, 8\): RuntimeError: mat1 and mat2 shapes"),
+        (nn.Identity(), r"expected a torch.nn.Module with parameters from .*:Identity, got Identity\(\)$"),
         (nn.Sequential(nn.Flatten(), nn.Linear(64, 5)), r"expected logits of shape \(2, 10\) from .*, got \(2, 5\)$"),
     ],
 )
 def test_a_network_of_ones_own_that_does_not_fit_is_the_users_to_mend(tmp_path, network, match):
-    with pytest.raises(InvalidValueError, match=match):
+    with pytest.raises(CurriculossError, match=match):
         train(RunSpec(**{**QUICK, "network": "auto"}), tmp_path, network=network)
 
 

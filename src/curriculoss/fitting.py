@@ -230,8 +230,7 @@ def fit(
     seed = None if seed is None else checked_integer("fit", "seed", seed, 0, 2**63 - 1)
     check_given("fit", "finite clip_norm > 0", clip_norm, clip_norm is None or (is_finite(clip_norm) and clip_norm > 0))
     check_given("fit", "schedule 'cosine' or a function", schedule, schedule in (None, "cosine") or callable(schedule))
-    is_function = callable(loss) and not isinstance(loss, type)
-    check_given("fit", "a function of (logits, target), such as MAE() or get('mae')", loss, is_function)
+    check_given("fit", "a loss such as MAE() or get('mae')", loss, callable(loss) and not isinstance(loss, type))
     parameters = [*network.parameters()] if isinstance(network, nn.Module) else []
     check_given("fit", "a module with parameters as network", network, bool(parameters))
     backend = SingleDevice(parameters[0].device) if backend is None else backend
@@ -261,8 +260,9 @@ def fit(
                 clip_grad_norm_(model.parameters(), clip_norm)
             made.step()
             made.zero_grad()
-            loop.tell("on_step", Step(logits.detach(), target, index, value.detach(), margin, made.param_groups[0]["lr"]))
-            total, count = total + to_float64(value.detach()) * len(target), count + len(target)
+            step = Step(logits.detach(), target, index, value.detach(), margin, made.param_groups[0]["lr"])
+            loop.tell("on_step", step)
+            total, count = total + to_float64(step.loss) * len(target), count + len(target)
         mean = _mean("batches", total, count, backend)
         if not math.isfinite(mean):
             said = f"training diverged in epoch {number + 1} (loss {mean})"
@@ -340,6 +340,8 @@ def _mean(batches: str, total: Tensor, count: int, backend: Backend) -> float:
 def _make_optimizer(network: nn.Module, given: Any, rate: float, momentum: float, weight_decay: float) -> Optimizer:
     if isinstance(given, str):
         check_known("optimizer", given, OPTIMIZERS)
+        for name, value in (("learning_rate", rate), ("momentum", momentum), ("weight_decay", weight_decay)):
+            check_given("fit", f"a finite {name} >= 0", value, is_finite(value) and value >= 0)
     if given == "sgd":
         return SGD(network.parameters(), rate, momentum=momentum, weight_decay=weight_decay)
     if given == "adamw":

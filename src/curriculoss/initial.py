@@ -105,14 +105,9 @@ def simulate_initial_margins(
     return torch.cat(parts)
 
 
-def affordable_samples(num_classes: int) -> int:
-    """The number of samples to simulate so that a million classes still take seconds."""
-    return max(100, min(10_000, AFFORDABLE_SCORES // num_classes))
-
-
 def affordable_margins(num_classes: int) -> Tensor:
-    """As many simulated margins as are affordable."""
-    return simulate_initial_margins(num_classes, affordable_samples(num_classes))
+    """Simulated margins of at most 10,000 samples, fewer with many classes: a million still take seconds."""
+    return simulate_initial_margins(num_classes, max(100, min(10_000, AFFORDABLE_SCORES // num_classes)))
 
 
 def measure_initial_margins(

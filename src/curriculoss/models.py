@@ -59,10 +59,11 @@ def _own_network(given: Network, shape: tuple[int, ...], num_classes: int) -> nn
     name, expected = own_name(given), (2, num_classes)
     try:
         made = given if isinstance(given, nn.Module) else given(shape, num_classes)
-        if not isinstance(made, nn.Module):
-            raise InvalidTypeError(f"expected a torch.nn.Module from {name}, got {type(made).__name__}")
+        some = next(made.parameters(), None) if isinstance(made, nn.Module) else None
+        if some is None:
+            raise InvalidTypeError(f"expected a torch.nn.Module with parameters from {name}, got {made!r:.80}")
         with torch.no_grad(), torch.random.fork_rng([]):
-            found = tuple(deepcopy(made).eval()(torch.zeros(2, *shape).to(next(made.parameters()))).shape)
+            found = tuple(deepcopy(made).eval()(torch.zeros(2, *shape).to(some)).shape)
     except CurriculossError:
         raise
     except Exception as error:  # the code is the user's, and may raise anything

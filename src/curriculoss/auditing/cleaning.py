@@ -1,6 +1,7 @@
 """`clean`: a person's decisions applied to a copy of the data. The original is only read."""
 
 import csv
+import io
 import os
 import shutil
 from collections.abc import Callable, Sequence
@@ -11,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from curriculoss._files import write, write_json
+from curriculoss._files import write, write_json, write_text
 from curriculoss.auditing.audited_data import AuditedData, read_audited
 from curriculoss.auditing.spreadsheets import from_cell, write_cells
 from curriculoss.data import DataError, available
@@ -271,9 +272,9 @@ def _write_csv(copy: Copy) -> Path:
     column = head.index(_label_column(copy, head))
     labels = [rows[i][column] for i in copy.label_rows]
     kept = [[*rows[i][:column], label, *rows[i][column + 1 :]] for i, label in zip(copy.rows, labels, strict=True)]
-    out = copy.out / copy.path.name
-    with out.open("w", encoding="utf-8", newline="") as file:
-        csv.writer(file, lineterminator="\n").writerows([head, *kept])
+    out, text = copy.out / copy.path.name, io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows([head, *kept])
+    write_text(out, text.getvalue())
     return out
 
 
@@ -285,7 +286,7 @@ def _write_parquet(copy: Copy) -> Path:
     column = before.column_names.index(name)
     kept = before.take(copy.rows).set_column(column, before.field(name), before[name].take(copy.label_rows))
     out = copy.out / copy.path.name
-    parquet.write_table(kept, out)
+    write(out, lambda file: parquet.write_table(kept, file), buffered=True)
     return out
 
 

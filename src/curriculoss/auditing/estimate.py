@@ -181,7 +181,8 @@ def _of_learned_classes(predicted: NDArray[np.bool_], given: NDArray[np.int64], 
 def _believed_epochs(by_gap: Sequence[Fit], by_rank: Sequence[Fit], refused: Floats) -> slice:
     """The second half of the epochs or, unless ranks can be relied on there, the second quarter."""
     count = len(refused)
-    half, quarter = slice(count // 2, count), slice(count // 4, max(count // 4 + 1, count // 2))
+    # In the very first epoch nothing is known: it counts only if there is no other.
+    half, quarter = slice(count // 2, count), slice(min(max(1, count // 4), count - 1), max(2, count // 2))
     gap_rate = float(np.median([fit.likeliest for fit in by_gap[half]]))
     rank_rate = float(np.median([fit.likeliest for fit in by_rank[half]]))
     found = max(gap_rate, rank_rate)

@@ -11,7 +11,7 @@ from typing import Any, Self
 import torch
 from torch import nn
 
-from curriculoss._checks import check_known, check_number, checked_integer, is_finite
+from curriculoss._checks import check_known, checked_integer
 from curriculoss._text import first_line
 from curriculoss.errors import InvalidValueError
 from curriculoss.fitting import MonitorCallback, fit
@@ -154,8 +154,6 @@ class RobustClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  #
             raise InvalidValueError(f"RobustClassifier, device {self.device!r}: {first_line(error)}") from None
         for name in ("epochs", "batch_size"):
             checked_integer("RobustClassifier", name, getattr(self, name), 1)
-        for name, rate in (("learning_rate", self.learning_rate), ("weight_decay", self.weight_decay)):
-            check_number("RobustClassifier", name, rate, "a finite number >= 0", is_finite(rate) and rate >= 0)
         if self.tau is not None and self.fix is None:
             raise InvalidValueError(f"RobustClassifier expects a fix with tau, got tau={self.tau!r} and fix=None")
         if self.fix is not None and str(self.loss).lower() == AUTO:

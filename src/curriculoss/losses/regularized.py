@@ -174,8 +174,7 @@ class GLS(Regularized):
     primary = CE()
 
     def __post_init__(self) -> None:
-        check_number("GLS", "alpha", self.alpha)
-        check_number("GLS", "alpha", self.alpha, self.constraints, self.alpha <= 1)
+        check_number("GLS", "alpha", self.alpha, self.constraints, is_finite(self.alpha) and self.alpha <= 1)
 
     @property
     def bounded_below(self) -> bool:

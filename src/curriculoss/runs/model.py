@@ -1,6 +1,8 @@
 """The network that a run has trained, ready to be used: `load_model`, `export_model`."""
 
+import io
 import json
+from contextlib import redirect_stderr
 from copy import deepcopy
 from functools import partial
 from pathlib import Path
@@ -141,7 +143,8 @@ def export_model(model: TrainedModel, path: Path | str) -> None:
     example = torch.zeros(2, *model.input_shape, dtype=getattr(torch, model.input_format.input_dtype))
     batch = {"inputs": {0: torch.export.Dim("batch")}}
     try:
-        program = torch.export.export(model, (example,), dynamic_shapes=batch)
+        with redirect_stderr(io.StringIO()):  # torch prints the program that it could not finish
+            program = torch.export.export(model, (example,), dynamic_shapes=batch)
     except Exception as error:  # torch has many classes for what it cannot follow
         raise RunError(f"torch.export cannot follow {type(model.network).__name__}: {first_line(error)}") from error
     names = {"class_names.json": json.dumps(model.class_names)}

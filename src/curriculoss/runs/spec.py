@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import curriculoss.noise as noise_kinds
 from curriculoss._checks import check_known
 from curriculoss._facts import Facts
-from curriculoss._text import first_line, suggestion
+from curriculoss._text import first_line
 from curriculoss.data.batches import AUGMENTATIONS
 from curriculoss.errors import InvalidValueError
 from curriculoss.fitting import OPTIMIZERS, cosine
@@ -135,9 +135,7 @@ class RunSpec(Facts):
         """The loss without a fix; for "auto", what it becomes if labels are clean."""
         if self.loss == AUTO:
             return ENDS_AS
-        known = registry.available()
-        if isinstance(self.loss, str) and self.loss.lower() not in known:
-            raise InvalidValueError(f"unknown loss {self.loss!r}{suggestion(self.loss.lower(), (AUTO, *known))}")
+        check_known("loss", self.loss.lower(), (AUTO, *registry.available()))
         loss: Loss = registry.get(self.loss, **self.params)
         return loss
 
