@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
 
-from curriculoss import CE, MAE, AutoLoss, Callback, Monitor, RobustLoss, fit, soft_margin
+from curriculoss import CE, MAE, AutoLoss, Callback, Monitor, RobustLoss, fit, get, soft_margin
 from curriculoss.errors import CurriculossError, DivergedError
 from curriculoss.fitting import EarlyStopping, MonitorCallback
 
@@ -271,7 +271,16 @@ def test_early_stopping_waits_as_long_as_it_is_told():
         EarlyStopping(0)
 
 
-def test_margins_of_the_loss_go_to_the_callbacks():
+@pytest.mark.parametrize("loss", [MAE(), get("nce"), RobustLoss(MAE())], ids=str)
+def test_margins_of_every_loss_go_to_the_callbacks(loss):
+    recorder = Recorder()
+    fit(network(), loss, batches(), epochs=1, callbacks=[recorder])
+    for step in recorder.steps:
+        assert torch.equal(step.margin, soft_margin(step.logits, step.target))
+        assert torch.equal(step.loss, loss(step.logits, step.target))
+
+
+def test_margins_of_a_loss_of_ones_own_go_to_the_callbacks():
     class Counting(nn.Module):
         def loss_and_margin(self, logits, target, sample_weight=None):
             margin = soft_margin(logits, target)

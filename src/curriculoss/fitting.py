@@ -193,7 +193,7 @@ def fit(
 
     Args:
         network: Maps a batch of inputs to logits (N, K). It is trained in place.
-        loss: Maps (logits, target) to a scalar. A `RobustLoss` or `AutoLoss` also gives callbacks its margins.
+        loss: Maps (logits, target) to a scalar. Losses of this package also give callbacks their margins.
         batches: Anything that can be iterated once per epoch, such as a `DataLoader` or a list. Each batch is (inputs,
             target), (inputs, target, index) with the position of each sample in the data, or (inputs, target, index or
             None, sample_weight). Methods `set_epoch(number)` and then `epoch(number)`, from 0, are used if they exist.

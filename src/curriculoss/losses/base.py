@@ -108,6 +108,13 @@ class Loss(ABC):
         how = Reduction(name, mode, ignored, weights, 1 / self.unit_weight if normalize else 1.0)
         return how.loss_and_margin(self, logits, target, sample_weight)[0]
 
+    def loss_and_margin(
+        self, logits: Tensor, target: Tensor, sample_weight: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """The mean loss of a batch and the detached margin of each sample, which it has computed anyway."""
+        how = Reduction(type(self).__name__, scale=1 / self.unit_weight)
+        return how.with_margin(self, logits, target, sample_weight)
+
     @property
     def label(self) -> str:
         """A short name, as for a legend."""

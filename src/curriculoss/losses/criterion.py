@@ -7,7 +7,6 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from curriculoss._autograd import compute_dtype
 from curriculoss._sharding import meet
 from curriculoss.errors import InvalidTypeError
 from curriculoss.linear import Layer, checked_layer
@@ -82,9 +81,7 @@ class Criterion(nn.Module):
             What calling the criterion returns, and `soft_margin(logits, target)` in float32 (float64 for float64
             logits). Where targets are probabilities, the margins are those of the predicted classes.
         """
-        value, margin = self._how().loss_and_margin(self._per_sample(), logits, target, sample_weight, exact=True)
-        sites = logits.shape[:1] + logits.shape[2:] if logits.dim() > 1 else ()
-        return value, margin.detach().reshape(sites).to(compute_dtype(logits.dtype))
+        return self._how().with_margin(self._per_sample(), logits, target, sample_weight)
 
     def linear(
         self, hidden: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor, sample_weight: Tensor | None = None,

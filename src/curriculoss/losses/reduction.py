@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from curriculoss._autograd import autocast, to_float64
+from curriculoss._autograd import autocast, compute_dtype, to_float64
 from curriculoss._checks import check_logits, type_and_shape
 from curriculoss.errors import InvalidTypeError, InvalidValueError
 from curriculoss.losses.batch import Batch, weight_of
@@ -65,6 +65,14 @@ class Reduction(NamedTuple):
             sample_weight = self.along(sample_weight, logits.shape[:1] + logits.shape[2:])
         batch = Batch(logits, target, self.class_weight, self.ignore_index, sample_weight)
         return in_dtype_of(logits, self.reduced(loss.of(batch) * self.scale, target, sample_weight)), batch.margin
+
+    def with_margin(
+        self, loss: PerSampleLoss, logits: Tensor, target: Tensor, sample_weight: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        """The reduced loss, and the detached margins in the shape of class indices and the dtype of `soft_margin`."""
+        value, margin = self.loss_and_margin(loss, logits, target, sample_weight, exact=True)
+        sites = logits.shape[:1] + logits.shape[2:] if logits.dim() > 1 else ()
+        return value, margin.detach().reshape(sites).to(compute_dtype(logits.dtype))
 
     def reduced(self, value: Tensor, target: Tensor, sample_weight: Tensor | None) -> Tensor:
         """Per-sample losses that carry their class weights, reduced in float64: a sum may overflow where the mean does
