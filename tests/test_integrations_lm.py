@@ -15,6 +15,8 @@ from datasets import Dataset
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from transformers import (
+    BartConfig,
+    BartForCausalLM,
     BertConfig,
     BertForMaskedLM,
     CohereConfig,
@@ -32,6 +34,8 @@ from transformers import (
     PreTrainedTokenizerFast,
     Qwen2Config,
     Qwen2ForCausalLM,
+    RecurrentGemmaConfig,
+    RecurrentGemmaForCausalLM,
     Trainer,
     TrainingArguments,
 )
@@ -227,6 +231,7 @@ def make_fused(kind: str, loss: Loss | Criterion) -> tuple[Any, FusedLMHead]:
 REFUSED: dict[str, Any] = {
     "final_logit_softcapping=30.0": lambda: Gemma2ForCausalLM(Gemma2Config(**SIZE, head_dim=8)),
     "logit_scale=0.0625": lambda: CohereForCausalLM(CohereConfig(**SIZE)),
+    "logits_soft_cap=30.0": lambda: RecurrentGemmaForCausalLM(RecurrentGemmaConfig(**SIZE)),
     "logits_scaling=4.0": lambda: GraniteForCausalLM(GraniteConfig(**SIZE, logits_scaling=4.0)),
 }
 
@@ -256,6 +261,10 @@ def test_a_change_that_the_configuration_does_not_tell_is_refused_in_the_first_s
 
 def test_what_is_no_causal_language_model_is_refused() -> None:
     bert = BertForMaskedLM(BertConfig(**{k: v for k, v in SIZE.items() if k != "num_key_value_heads"}))
+    sizes = {"d_model": 16, "encoder_layers": 1, "decoder_layers": 1, "decoder_attention_heads": 2}
+    bart = BartForCausalLM(BartConfig(vocab_size=VOCABULARY, decoder_ffn_dim=16, **sizes))
+    with pytest.raises(InvalidTypeError, match=r"shifts its labels by a token, got BartForCausalLM, which does not$"):
+        fuse_lm_head(bart, MAE())
     for other in (bert, torch.nn.Linear(2, 2)):
         with pytest.raises(InvalidTypeError, match=f"causal language model .* got {type(other).__name__}$"):
             fuse_lm_head(other, MAE())  # type: ignore[arg-type]

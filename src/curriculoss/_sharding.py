@@ -87,9 +87,8 @@ def meet(group: Any, hidden: Tensor, weight: Tensor, target: Tensor) -> Shards:
                 "the processes of a group expect the same hidden states and targets, "
                 f"got {_described(found[0])} on process 0 and {_described(row)} on process {rank}"
             )
-    rank = dist.get_rank(group)
     check_num_classes(sum(counts))
-    return Shards(group, sum(counts[:rank]), counts[rank], sum(counts))
+    return Shards(group, sum(counts[: dist.get_rank(group)]), len(weight), sum(counts))
 
 
 def _described(row: list[int]) -> str:

@@ -84,9 +84,8 @@ class Layer(NamedTuple):
         if self.memory is None:
             block = max(BLOCK_LOGITS, min(128, rows // 8) * num_classes)
         else:
-            given = self.hidden.dtype
-            size = compute_dtype(given).itemsize + (given.itemsize if given != compute_dtype(given) else 0)
-            block = self.memory // size
+            dtypes = {self.hidden.dtype, compute_dtype(self.hidden.dtype)}  # logits in half precision are copied
+            block = self.memory // sum(each.itemsize for each in dtypes)
         return blocks.row_blocks(rows, rows * num_classes, block)
 
 
@@ -154,8 +153,7 @@ def margin_of_layer(layer: Layer, target: Tensor, ignore_index: int, shards: Sha
     if shards is None:
         check_num_classes(len(layer.weight))
     if mapped():  # a transform needs plain operations
-        logits = F.linear(*layer[:3])
-        return soft_margin(logits, flat, ignore_index=ignore_index).reshape(target.shape)
+        return soft_margin(F.linear(*layer[:3]), flat, ignore_index=ignore_index).reshape(target.shape)
     margin: Tensor = apply_function(_LinearSoftMargin, *layer, flat, ignore_index, shards)[0]
     return margin.reshape(target.shape)
 
@@ -232,5 +230,5 @@ def _read_shards(layer: Layer, shards: Shards, index: Tensor, ignored: Tensor | 
 
     _, top, total = blocks.read_blocks(make, layer.row_blocks(), index, None)
     label, top, total = shards.merge(torch.cat(labels), top, total)
-    margin = (label - top) - total.log()
-    return margin if ignored is None else margin.masked_fill(ignored, 0.0), top, total
+    alone = top == blocks.LOWEST_LOGIT[top.dtype]  # no process has another class; each says 1 for its total of none
+    return blocks.margin_of(label, top, total.log().masked_fill(alone, -torch.inf), ignored), top, total

@@ -212,7 +212,7 @@ def _exponentials(logits: Tensor, index: Tensor, exact: bool) -> tuple[Tensor, T
     return *_others(others, exact), others
 
 
-def _margin(label: Tensor, top: Tensor, log_total: Tensor, ignored: Tensor | None, exact: bool = True) -> Tensor:
+def margin_of(label: Tensor, top: Tensor, log_total: Tensor, ignored: Tensor | None, exact: bool = True) -> Tensor:
     """Δ = (s_y − top) − log total, in place of `label`, the logits of the labels."""
     if exact:  # a label that is masked together with all others would be -inf − -inf
         log_total = log_total.masked_fill(label == -math.inf, 0.0)
@@ -289,7 +289,7 @@ class _SoftMargin(Function):
             logits = logits.float()
         label, index, ignored = _label_logits(logits, index, ignore_index)
         top, total, log_total, others = _exponentials(logits, index, objective.exact)
-        margin = _margin(label, top, log_total, ignored, objective.exact)
+        margin = margin_of(label, top, log_total, ignored, objective.exact)
         return with_losses((margin, others, total), ignored, objective)
 
     @staticmethod
@@ -342,7 +342,7 @@ def read_blocks(
         parts.append((label, *_others(block.scatter_(1, labels, -math.inf))))
         del block  # before the next one is made
     label, top, total, log_total = (torch.cat(part) for part in zip(*parts, strict=True))
-    return _margin(label, top, log_total, ignored), top, total
+    return margin_of(label, top, log_total, ignored), top, total
 
 
 class BlockGradient:

@@ -28,10 +28,11 @@ IGNORED = -100  # what the Trainer does not count
 STATE = "monitor.pt"  # in a checkpoint's folder
 # What configurations call a factor or a cap that a model applies to the output of its last layer.
 LOGIT_CHANGES = (
-    "final_logit_softcapping", "logit_scale", "logits_scaling", "lm_head_multiplier", "output_multiplier",
+    "final_logit_softcapping", "logits_soft_cap", "output_logit_soft_cap",
+    "logit_scale", "logits_scaling", "lm_head_multiplier", "output_multiplier",
 )  # fmt: skip
-# Causal language models named otherwise than ...ForCausalLM; other LMHeadModels do not predict the next token.
-CAUSAL_MODELS = ("GPT2LMHeadModel", "OpenAIGPTLMHeadModel", "CTRLLMHeadModel")
+# Names in a forward that shifts labels by a token. Those of XLNet, and of decoders of encoder-decoders, do not.
+SHIFTING = {"loss_function", "shift_labels"}
 
 
 class TrainerLoss:
@@ -118,7 +119,8 @@ def fuse_lm_head(model: PreTrainedModel, loss: Loss | Criterion) -> FusedLMHead:
         What undoes it: `.restore()`. Its `.loss.criterion` is the criterion that is trained with.
 
     Raises:
-        InvalidTypeError: If the model is not a causal language model, or its last layer is not linear.
+        InvalidTypeError: If the model is not a causal language model, its last layer is not linear, or its own loss
+            expects labels that are shifted already.
         InvalidValueError: If the model scales or caps its logits, or is fused already. While it is fused, also in
             training that goes past the model's `forward`, as TRL's SFTTrainer does by default.
 
@@ -220,7 +222,7 @@ class FusedLMHead:
 def _checked_head(model: PreTrainedModel) -> nn.Linear:
     """The last layer of a model whose logits are its output."""
     name, expected = type(model).__name__, "fuse_lm_head expects a causal language model of transformers"
-    if not isinstance(model, PreTrainedModel) or not (name.endswith("ForCausalLM") or name in CAUSAL_MODELS):
+    if not isinstance(model, PreTrainedModel) or not name.endswith(("ForCausalLM", "LMHeadModel")):
         raise InvalidTypeError(f"{expected}, got {name}")
     head = model.get_output_embeddings()  # type: ignore[no-untyped-call]
     owner = getattr(getattr(head, "forward", None), "__self__", None)  # not the model's forward, which others may wrap
@@ -228,6 +230,9 @@ def _checked_head(model: PreTrainedModel) -> nn.Linear:
         raise InvalidValueError(f"{expected} that is not fused yet, got a fused {name}: call restore() first")
     if not isinstance(head, nn.Linear) or not head.weight.is_floating_point() or model.base_model is model:
         raise InvalidTypeError(f"{expected} whose last layer is an nn.Linear, got {name} with {head}")
+    codes = [inspect.unwrap(vars(each)["forward"]).__code__ for each in type(model).__mro__ if "forward" in vars(each)]
+    if not any(SHIFTING & {*code.co_names, *code.co_varnames} for code in codes):
+        raise InvalidTypeError(f"{expected} that shifts its labels by a token, got {name}, which does not")
     config = model.config.get_text_config()
     for key in LOGIT_CHANGES:
         if getattr(config, key, None) is not None:

@@ -60,7 +60,8 @@ def train_many(
                 elif isinstance(error, RunError):
                     failed[folder] = error
                 elif ended is not None and isinstance(error, Exception):
-                    failed[folder] = RunError(_in_words(error))
+                    ours = isinstance(error, CurriculossError)
+                    failed[folder] = RunError(str(error) if ours else f"{type(error).__name__}: {first_line(error)}")
                 else:
                     raise error
                 if ended is not None:
@@ -68,11 +69,6 @@ def train_many(
             if watch is not None:
                 watch(sum(epochs_done(folder) for folder in runs))
     return {x: results[x] for x in runs if x in results}, {x: failed[x] for x in runs if x in failed}
-
-
-def _in_words(error: Exception) -> str:
-    """What an error says; one that is none of ours with its type."""
-    return str(error) if isinstance(error, CurriculossError) else f"{type(error).__name__}: {first_line(error)}"
 
 
 def epochs_done(folder: Path) -> int:
