@@ -872,17 +872,16 @@ def test_reports_on_nothing(tmp_path: Path, stages: dict[str, Path]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("out", "said"),
+    ("out", "code", "said"),
     [
-        ("folder", "TMP/folder: Is a directory"),
-        ("no/such/page.html", "TMP/no/such/page.html: No such file or directory"),
-        ("a" * 300, "TMP/aa…aa: File name too long"),
+        ("folder", 2, "cannot write TMP/folder: it is a folder"),
+        ("no/such/page.html", 2, "cannot write TMP/no/such/page.html: there is no folder 'TMP/no/such'"),
+        ("a" * 300, 1, f"cannot read or write TMP/aa…aa: File name too long; {KEPT}"),
     ],
 )
-def test_reports_to_nowhere(tmp_path: Path, stages: dict[str, Path], out: str, said: str) -> None:
+def test_reports_to_nowhere(tmp_path: Path, stages: dict[str, Path], out: str, code: int, said: str) -> None:
     (tmp_path / "folder").mkdir()
-    said = f"cannot read or write {said}; {KEPT}"
-    refused(tmp_path, 1, said, "report", stages["finished"], "--out", tmp_path / out)
+    refused(tmp_path, code, said, "report", stages["finished"], "--out", tmp_path / out)
 
 
 # Comparisons
