@@ -81,8 +81,7 @@ def reproduce(
     if dry_run:
         _print_plan(wanted, jobs, as_json, **options)
         return
-    failed: dict[Path, Exception] = {}
-    made: list[dict[str, Any]] = []
+    failed, made = dict[Path, Exception](), list[dict[str, Any]]()
     for plan in wanted:
         if train:
             failed |= _run(plan, as_json, executor=place, workers=workers, **options)
@@ -91,8 +90,7 @@ def reproduce(
         if not as_json:
             print(f"{text}\nfiles: {', '.join(files)}")
     if as_json:
-        errors = {str(path): str(error) for path, error in failed.items()}
-        print_json({"scale": chosen.name, "made": made, "failed": errors})
+        print_json({"scale": chosen.name, "made": made, "failed": {str(at): str(why) for at, why in failed.items()}})
     if failed:
         end_with_errors(f"{path.name}: {error}" for path, error in failed.items())
 
