@@ -25,7 +25,7 @@ from curriculoss.initial import expected_initial_margin
 from curriculoss.paper.epochs import RunRecords
 from curriculoss.paper.experiments import NCE_AUL, TAUS
 from curriculoss.paper.inference import Estimate, mean
-from curriculoss.paper.scales import QUICK, REGIME
+from curriculoss.paper.scales import CPU, QUICK
 from curriculoss.runs.folder import Run
 from curriculoss.runs.many import folder_name, train_many
 from curriculoss.runs.spec import RunSpec
@@ -92,7 +92,7 @@ TASKS = {
         {"alpha": 0.0, "beta": 1.0, "a": 3.0, "q": 0.1},
     ),
     "cifar10": Task(
-        REGIME.settings["cifar10"],
+        CPU.settings["cifar10"],
         10,
         (*MANY, "human"),
         2,
@@ -100,9 +100,9 @@ TASKS = {
         {"alpha": 1.0, "beta": 4.0, "a": 6.3, "q": 1.5},
         WITHOUT_BIAS,
     ),
-    "cifar100": Task(REGIME.settings["cifar100"], 100, (*MANY, "human"), 2, True, methods=WITHOUT_BIAS),
+    "cifar100": Task(CPU.settings["cifar100"], 100, (*MANY, "human"), 2, True, methods=WITHOUT_BIAS),
     "tiny-imagenet-100": Task(
-        REGIME.settings["webvision-200"],
+        CPU.settings["webvision-200"],
         100,
         ("clean", "symmetric:0.4"),
         2,
@@ -179,7 +179,7 @@ def read(file: Path) -> Found:
 
 def take_up(found: Found, wanted: Wanted) -> None:
     """Enter the accuracy of runs that have finished since, or that `curriculoss reproduce` has recorded."""
-    records = {folder: RunRecords.read(REGIME, folder) for folder in {run.parents[1] for run, _ in wanted.values()}}
+    records = {folder: RunRecords.read(CPU, folder) for folder in {run.parents[1] for run, _ in wanted.values()}}
     for (key, seed), (run, spec) in wanted.items():
         if seed in found.get(key, {}):
             continue
@@ -239,7 +239,7 @@ def page(found: Found) -> str:
         "and when margins run away, were chosen on synthetic tables and scikit-learn's digits. Other seeds, two",
         "classes and Tiny ImageNet were not used.",
         "",
-        f"CIFAR and Tiny ImageNet are trained as at scale `{REGIME.name}` of [the paper's results](../README.md).",
+        f"CIFAR and Tiny ImageNet are trained as at scale `{CPU.name}` of [the paper's results](../README.md).",
         "",
         "## Accuracy",
         "",

@@ -20,7 +20,7 @@ from typing import Any
 from benchmarks.timing import progress_bar, row_of, write_csv
 from curriculoss.paper.experiments import CE, CLEAN, MAE, PLACES, UNDERFIT, Cell, Row
 from curriculoss.paper.published import find
-from curriculoss.paper.scales import REGIME, Scale
+from curriculoss.paper.scales import CPU, Scale
 from curriculoss.runs.folder import Run
 from curriculoss.runs.many import folder_name, train_many
 
@@ -194,7 +194,7 @@ CRITERIA = (
 def page(found: list[Fit]) -> str:
     """The page, from the rows of fits.csv."""
     return "\n".join([
-        f"# How the settings of scale `{REGIME.name}` were chosen",
+        f"# How the settings of scale `{CPU.name}` were chosen",
         "",
         "Made by `python -m benchmarks.regime` from [fits.csv](fits.csv). Settings were chosen by the share of",
         f"training labels that is fitted in the last epoch, on seeds from {FIRST_SEED} on, which no table uses; test",

@@ -8,7 +8,7 @@ from benchmarks import audit, auto, embeddings, low_rates, regime
 from curriculoss._files import write_table
 from curriculoss.paper import epochs
 from curriculoss.paper.experiments import CE, Cell
-from curriculoss.paper.scales import REGIME
+from curriculoss.paper.scales import CPU
 
 pytestmark = pytest.mark.slow
 
@@ -73,18 +73,18 @@ def test_nce_aul_is_as_tuned_for_the_data_at_hand():
 def test_autoloss_is_compared_at_the_scale_of_the_papers_regime():
     cifar = {name: auto.TASKS[name] for name in ("cifar10", "cifar100")}
     assert {(task.settings["epochs"], task.seeds) for task in cifar.values()} == {
-        (REGIME.settings["cifar10"]["epochs"], 2)
+        (CPU.settings["cifar10"]["epochs"], 2)
     }
     assert {"auto", "ce", "gce", "sce", "nce+aul", *auto.FIXED} == set(cifar["cifar10"].methods)
     tiny = auto.TASKS["tiny-imagenet-100"]
     assert tiny.settings["data"] == "tiny-imagenet-100" and tiny.methods == ("auto", "scale 2.6", "ce", "gce")
-    shared = REGIME.spec(Cell(CE, "cifar100", "symmetric:0.4"), 1)
+    shared = CPU.spec(Cell(CE, "cifar100", "symmetric:0.4"), 1)
     assert cifar["cifar100"].spec(auto.METHODS["ce"], "symmetric:0.4", 1).hash == shared.hash
 
 
 def test_runs_that_reproduce_has_recorded_are_not_repeated(tmp_path):
     wanted = auto.plan(["cifar100"], tmp_path / "runs")
-    recorded = REGIME.spec(Cell(CE, "cifar100", "symmetric:0.4"), 1)
+    recorded = CPU.spec(Cell(CE, "cifar100", "symmetric:0.4"), 1)
     record = epochs.RunRecord(epochs.RunName.of(recorded), (1, 2), dict.fromkeys(epochs.MEASURES, (41.5, 40.5)))
     write_table(tmp_path / epochs.EPOCHS_FILE, list(record.rows()))
     found = {("cifar100", "clean", "ce"): {0: 60.0}}

@@ -22,7 +22,7 @@ from curriculoss import cli
 from curriculoss._files import locked
 from curriculoss.paper.artefacts import ARTEFACTS
 from curriculoss.paper.epochs import EPOCHS_FILE as FILE
-from curriculoss.paper.scales import PAPER, QUICK, REGIME, SCALES, SMOKE
+from curriculoss.paper.scales import CPU, PAPER, QUICK, SCALES, SMOKE
 from curriculoss.runs import many
 
 pytestmark = pytest.mark.slow
@@ -63,7 +63,7 @@ def test_list_names_every_artefact_with_its_runs():
     assert [row["name"] for row in rows] == list(ARTEFACTS)
     counts = {row["name"]: row["runs"] for row in rows}
     assert counts["table:fix"][PAPER.name] == 11 * 5 * 3
-    assert counts["table:webvision"] == {SMOKE.name: 8, QUICK.name: 0, REGIME.name: 24, PAPER.name: 12}
+    assert counts["table:webvision"] == {SMOKE.name: 8, QUICK.name: 24, CPU.name: 24, PAPER.name: 12}
     assert counts["figure:weights"][QUICK.name] == 0
     said = run("list").stdout
     assert all(name in said for name in ARTEFACTS) and all(scale.about in said for scale in SCALES.values())
@@ -190,9 +190,9 @@ def test_without_a_terminal_runs_are_told_line_by_line(tmp_path):
 def test_a_plan_needs_no_data_and_a_run_names_all_that_are_not_there(tmp_path):
     nowhere = ("--data-dir", tmp_path / "nowhere", "--out", tmp_path / "out")
     said = run("claims", "--scale", QUICK.name, *nowhere, "--dry-run").stdout
-    assert "405 runs, 0 done already; the time for the others is unknown: " in said
+    assert "215 runs, 0 done already; the time for the others is unknown: " in said
     done = run("claims", "--scale", QUICK.name, *nowhere, expect=2)
-    assert f"{tmp_path / 'nowhere'} is not a folder, and runs need cifar10, cifar100, mnist; give" in done.stderr
+    assert f"{tmp_path / 'nowhere'} is not a folder, and runs need cifar10, cifar100, mnist, tiny-imagenet, " in done.stderr
     assert not (tmp_path / "out").exists()
 
 

@@ -15,7 +15,7 @@ from curriculoss.paper.artefacts import ARTEFACTS
 from curriculoss.paper.experiments import Cell
 from curriculoss.paper.plans import Plan, estimate
 from curriculoss.paper.published import find, published
-from curriculoss.paper.scales import PAPER, QUICK, REGIME, SCALES, SMOKE
+from curriculoss.paper.scales import CPU, PAPER, QUICK, SCALES, SMOKE
 from curriculoss.runs.task import make_criterion, make_network, make_task
 
 REAL = os.environ.get("CURRICULOSS_DATA", "")
@@ -114,7 +114,7 @@ def test_a_figure_of_dynamics_has_the_panels_of_the_papers(name):
 
 @pytest.mark.parametrize(
     ("scale", "rates", "epochs"),
-    [(QUICK, experiments.RATES, 100), (PAPER, experiments.RATES, 100), (REGIME, experiments.MORE_RATES, 400)],
+    [(QUICK, experiments.RATES, 100), (PAPER, experiments.RATES, 100), (CPU, experiments.MORE_RATES, 400)],
 )
 def test_schedules_are_mae_at_one_constant_learning_rate_and_ce_at_several(scale, rates, epochs, tmp_path):
     specs = Plan(ARTEFACTS["figure:schedules"], scale, tmp_path, 1).runs().values()
@@ -125,7 +125,7 @@ def test_schedules_are_mae_at_one_constant_learning_rate_and_ce_at_several(scale
     )  # fmt: skip
 
 
-@pytest.mark.parametrize(("scale", "count"), [(QUICK, 0), (SMOKE, 0), (PAPER, 0), (REGIME, 12)])
+@pytest.mark.parametrize(("scale", "count"), [(QUICK, 12), (SMOKE, 0), (PAPER, 0), (CPU, 12)])
 def test_stand_ins_for_webvision_with_noise_of_our_own_are_where_a_scale_has_them(scale, count):
     shown = scale.shown(ARTEFACTS["table:webvision"].cells)
     assert len(shown) == 12 + count
@@ -141,11 +141,11 @@ def test_cells_that_mean_the_same_share_a_run(scale, tmp_path):
 
 
 def test_more_seeds_are_asked_for_the_main_tables_only(tmp_path):
-    plans = {name: Plan(each, QUICK, tmp_path) for name, each in ARTEFACTS.items()}
+    plans = {name: Plan(each, CPU, tmp_path) for name, each in ARTEFACTS.items()}
     main = {"table:underfit", "table:fix", "table:snr"}
     summaries = {name for name in ARTEFACTS if name.startswith("figure:summary-")}
     assert {name for name, plan in plans.items() if plan.seeds == 3} == main | summaries
-    more = [Plan(ARTEFACTS[name], QUICK, tmp_path).runs() for name in summaries]
+    more = [Plan(ARTEFACTS[name], CPU, tmp_path).runs() for name in summaries]
     assert {path for some in more for path in some} <= {path for name in main for path in plans[name].runs()}
     assert replace(plans["table:fix"], wanted_seeds=2).seeds == 2
 

@@ -11,7 +11,7 @@ from curriculoss.paper.artefacts import ARTEFACTS
 from curriculoss.paper.epochs import MEASURES, RunName, RunRecord, RunRecords
 from curriculoss.paper.experiments import CE, CLEAN, FEW, MAE, MAE_SCALE, MANY, Cell
 from curriculoss.paper.readme import NOT_DONE, SUMMARIES, sentence
-from curriculoss.paper.scales import QUICK, REGIME
+from curriculoss.paper.scales import CPU
 
 NOISY = "symmetric:0.4"
 
@@ -21,7 +21,7 @@ def record(cell: Cell, seed: int, **last: float) -> RunRecord:
     curves = {name: (None, last.get(name, 1.0)) for name in MEASURES} | {
         "test_accuracy": (60.0, last.get("test_accuracy", 50.0))
     }
-    return RunRecord(RunName.of(QUICK.spec(cell, seed)), (1, 2), curves)
+    return RunRecord(RunName.of(CPU.spec(cell, seed)), (1, 2), curves)
 
 
 def underfitting(seeds: int) -> list[RunRecord]:
@@ -34,7 +34,7 @@ def underfitting(seeds: int) -> list[RunRecord]:
 
 
 def test_a_summary_is_the_mean_over_seeds():
-    said = sentence("figure:summary-underfitting", RunRecords(QUICK, underfitting(3)))
+    said = sentence("figure:summary-underfitting", RunRecords(CPU, underfitting(3)))
     assert "With 10 classes MAE fits 81.0 % of the training labels and CE 100.0 %" in said
     assert "with 100 classes MAE fits 11.0 % and CE 99.0 % (n = 3)." in said
 
@@ -42,7 +42,7 @@ def test_a_summary_is_the_mean_over_seeds():
 def test_memorising_compares_the_last_epoch_with_the_best():
     runs = [record(Cell(row, FEW, NOISY), 0, accuracy_noisy=share, test_accuracy=test)
             for row, share, test in ((CE, 0.99, 33.0), (MAE, 0.25, 48.0))]  # fmt: skip
-    said = sentence("figure:summary-memorising", RunRecords(QUICK, runs))
+    said = sentence("figure:summary-memorising", RunRecords(CPU, runs))
     assert "CE ends up fitting 99.0 % of the wrong labels" in said and "from 60.0 % in its best epoch to 33.0 %" in said
     assert "MAE fits 25.0 % of them and goes from 60.0 % to 48.0 % (n = 1)." in said
 
@@ -50,16 +50,16 @@ def test_memorising_compares_the_last_epoch_with_the_best():
 def test_the_fix_is_compared_with_plain_mae_and_ce():
     runs = [record(Cell(row, MANY, noise), 0, test_accuracy=10.0 * at + (noise == NOISY))
             for at, row in enumerate((MAE, MAE_SCALE, CE)) for noise in (CLEAN, NOISY)]  # fmt: skip
-    said = sentence("figure:summary-fix", RunRecords(QUICK, runs))
+    said = sentence("figure:summary-fix", RunRecords(CPU, runs))
     assert "from 0.0 % to 10.0 % with clean labels (CE: 20.0 %)" in said
     assert "from 1.0 % to 11.0 % with 40 % symmetric noise (CE: 21.0 %; n = 1)." in said
 
 
 def test_a_summary_says_its_n_and_what_is_not_done():
     runs = underfitting(3)
-    assert "(n = 2 to 3)." in sentence("figure:summary-underfitting", RunRecords(QUICK, runs[1:]))
-    assert sentence("figure:summary-underfitting", RunRecords(QUICK, runs[3:])) == NOT_DONE
-    assert {sentence(name, RunRecords(REGIME, ())) for name in SUMMARIES} == {NOT_DONE}
+    assert "(n = 2 to 3)." in sentence("figure:summary-underfitting", RunRecords(CPU, runs[1:]))
+    assert sentence("figure:summary-underfitting", RunRecords(CPU, runs[3:])) == NOT_DONE
+    assert {sentence(name, RunRecords(CPU, ())) for name in SUMMARIES} == {NOT_DONE}
 
 
 def test_the_page_begins_with_what_was_found(tmp_path):
@@ -74,7 +74,7 @@ def test_the_page_begins_with_what_was_found(tmp_path):
     (tmp_path / "claims.json").write_text(json.dumps(claims))
     (tmp_path / "differences.md").write_text("# What differs\n\nAll of it.\n\n## Why\n")
     runs = underfitting(1)
-    page = readme.write_readme(tmp_path, RunRecords(QUICK, runs), [runs[0].name.run, "other"]).read_text("utf-8")
+    page = readme.write_readme(tmp_path, RunRecords(CPU, runs), [runs[0].name.run, "other"]).read_text("utf-8")
     top, _, rest = page.partition("## Tables")
     assert "**1 of 2 runs are done.**" in top and page.count("\n\n\n") == 0
     assert (

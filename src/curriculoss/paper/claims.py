@@ -197,7 +197,7 @@ def _initial_margins(ask: Inquiry) -> Iterator[Part | str]:
     initialisation.
     """
     compatible: list[set[Start]] = []
-    for data, role in {ask.scale.data(role): role for role in PLACES if role in ask.scale.settings}.items():
+    for data, role in {ask.scale.data(role): role for role in PLACES}.items():
         classes = num_classes(role, ask.scale)
         expected = expected_initial_margin(classes)
         real = initial_margins(role, ask.scale, ask.folder, ask.data_dir)

@@ -53,7 +53,7 @@ class Plan:
         for other in self.artefact.needs:
             found |= Plan(other, self.scale, self.folder, self.wanted_seeds).runs()
         for seed in range(self.seeds):
-            specs = [self.scale.spec(cell, seed) for cell in self.artefact.cells if self.scale.has(cell)]
+            specs = [self.scale.spec(cell, seed) for cell in self.scale.shown(self.artefact.cells)]
             found |= {self.folder / RUNS / folder_name(spec): spec for spec in specs}
         return found
 

@@ -10,7 +10,7 @@ from curriculoss.paper.artefacts import ARTEFACTS, Artefact
 from curriculoss.paper.epochs import RunRecord, RunRecords, damaged
 from curriculoss.paper.experiments import CE, CLEAN, FEW, MAE, MAE_SCALE, MANY, Cell, Row
 from curriculoss.paper.inference import FAILS, HOLDS, UNDECIDED
-from curriculoss.paper.scales import DEFAULT, REGIME, Scale
+from curriculoss.paper.scales import CPU, DEFAULT, Scale
 from curriculoss.paper.starting_margins import num_classes
 from curriculoss.paper.templates import fill
 from curriculoss.report.groups import Mean
@@ -21,7 +21,7 @@ OPEN = "open, because runs are missing"
 NOT_DONE = "Not all of its runs are done yet."
 CLAIM_GROUPS = (HOLDS, FAILS, UNDECIDED, OPEN)
 OTHER_PAGES = {
-    "settings": f"how the settings of scale {REGIME.name} were chosen",
+    "settings": f"how the settings of scale {CPU.name} were chosen",
     "auto": "AutoLoss beside losses with hyperparameters",
     "audit": "finding wrong labels",
     "language-model": "fine-tuning a language model with wrong tokens",
@@ -96,7 +96,7 @@ def _verdicts(file: Path) -> list[tuple[str, str]]:
 
 def _command(artefact: Artefact, scale: Scale) -> str:
     """The command that makes an artefact, with the options it needs; figures without runs show initial margins."""
-    read = {scale.spec(cell).data for cell in artefact.cells if scale.has(cell)}
+    read = {scale.spec(cell).data for cell in scale.shown(artefact.cells)}
     if artefact.kind == "figure" and not artefact.cells:
         read = {scale.data(role) for role in scale.settings if "/" not in role}
     options = "" if scale.name == DEFAULT.name else f" --scale {scale.name}"
@@ -111,7 +111,7 @@ def _shown(artefact: Artefact, folder: Path, records: RunRecords) -> str:
         return _without_title(folder / f"{artefact.stem}.md")
     if artefact.kind != "figure" or not (folder / f"{artefact.stem}.png").exists():
         return ""
-    run = not artefact.cells or any(records.scale.has(cell) and records.of(cell) for cell in artefact.cells)
+    run = not artefact.cells or any(map(records.of, records.scale.shown(artefact.cells)))
     return f"![{artefact.title}]({artefact.stem}.png)" if run else "None of its runs is done yet."
 
 

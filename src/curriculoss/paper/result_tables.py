@@ -15,7 +15,7 @@ from curriculoss.paper.templates import fill
 from curriculoss.report.groups import Mean
 from curriculoss.runs.spec import RunSpec
 
-NOT_HERE, NOT_RUN = "not here", "not run"
+NOT_RUN = "not run"
 CSV_DIGITS = 6  # after the point
 DIFF = "diff"
 RATIOS = ("alpha_t", "snr")  # compared with CE's as a ratio, all others as a difference
@@ -39,7 +39,6 @@ class Entry:
     best: float | None  # of the run with the best test accuracy; for `diff`, the best with noise minus the best without
     printed: Published | None
     bound: bool = False  # ours is an upper bound
-    missing: str = ""  # why there is no number of ours
     vs_ce: float | None = None
     paper_vs_ce: float | None = None
 
@@ -82,7 +81,7 @@ class Entry:
 
     def csv_row(self) -> dict[str, str | float | None]:
         remarks = {
-            self.missing: bool(self.missing),
+            NOT_RUN: not self.ours.n,
             "not in the paper": self.cell.row.ours or self.cell.ours,
             "paper's from Zhou et al.": self.from_other_paper,
             "upper bound": self.bound,
@@ -129,11 +128,9 @@ def _measures(source: str, cell: Cell) -> list[str]:
 
 def _entry(artefact: Artefact, cell: Cell, measure: str, records: RunRecords, seeds: int) -> Entry:
     printed = find(artefact.source, row=cell.row.name, noise=_noise(cell), data=cell.data, measure=measure)
-    if not records.scale.has(cell):
-        return Entry(cell, measure, Mean.of(()), None, printed, missing=NOT_HERE)
     sample, best = _drop(cell, records, seeds) if measure == DIFF else _measured(cell, measure, records, seeds)
     bound = measure == "alpha_t" and cell.row.make_loss().curriculum is None
-    return Entry(cell, measure, sample, best, printed, bound, "" if sample.n else NOT_RUN)
+    return Entry(cell, measure, sample, best, printed, bound)
 
 
 def _measured(cell: Cell, measure: str, records: RunRecords, seeds: int) -> tuple[Mean, float | None]:
@@ -167,7 +164,7 @@ def table(artefact: Artefact, records: RunRecords, seeds: int) -> TableContent:
     columns = tuple(_columns(places, scale))
     lines = tuple(Line(_label([*of.values()]), tuple(_shown(of[x], n) for x in places)) for of in rows.values())
     notes, data = tuple(_notes(artefact, scale, found, n)), tuple(entry.csv_row() for entry in found)
-    planned = f" of {seeds} planned" if seeds > n and any(map(scale.has, artefact.cells)) else ""
+    planned = f" of {seeds} planned" if seeds > n else ""
     return TableContent(artefact, columns, lines, notes, data, f"scale {scale.name}, n = {n}{planned}")
 
 
@@ -189,7 +186,7 @@ def _shown(entry: Entry, n: int) -> tuple[str, ...]:
     """The lines of a cell: `16.70 ± 0.30`, `paper 60.57`, `vs CE +7.20 (+20.65)`, `τ = 2.6`."""
     ours = entry.ours
     if ours.mean is None:
-        lines = [entry.missing]
+        lines = [NOT_RUN]
     else:
         spread = "" if ours.std is None else f" ± {ours.std:.2f}"
         count = "" if ours.n == n else f", n={ours.n}"
@@ -211,7 +208,7 @@ def _shown(entry: Entry, n: int) -> tuple[str, ...]:
 
 def _notes(artefact: Artefact, scale: Scale, found: Sequence[Entry], n: int) -> list[str]:
     """What a reader needs to know, one note per line of the template."""
-    here = [cell for cell in artefact.cells if scale.has(cell)]
+    here = scale.shown(artefact.cells)
     settings: dict[str, dict[str, None]] = {}
     for cell in here:
         settings.setdefault(_described(scale.spec(cell)), {})[PLACES[cell.data]] = None

@@ -38,18 +38,18 @@ class Scale:
     caveats: Mapping[int, str] = field(default_factory=dict)
     _specs: dict[tuple[Cell, int], RunSpec] = field(default_factory=dict, init=False, repr=False, compare=False)
 
-    def has(self, cell: Cell) -> bool:
-        """Whether the cell can be run at this scale."""
-        place = f"{cell.data}/{STAND_IN}" if cell.experiment == STAND_IN else cell.data
-        return place in self.settings and cell.learning_rate in (None, *self.rates)
-
     def shown(self, cells: Iterable[Cell]) -> list[Cell]:
-        """The cells that an artefact shows at this scale: all of the paper's, and ours where they can be run."""
-        return [cell for cell in cells if self.has(cell) or not cell.ours]
+        """The cells that an artefact shows at this scale: all of the paper's, and those of ours that the scale has."""
+        stand_ins = {place.removesuffix(f"/{STAND_IN}") for place in self.settings if place.endswith(f"/{STAND_IN}")}
+        return [
+            cell
+            for cell in cells
+            if cell.learning_rate in (None, *self.rates) and (cell.experiment != STAND_IN or cell.data in stand_ins)
+        ]
 
     def data(self, role: str) -> str:
-        """The data set that stands for one of the paper's, or that one's name if there is none."""
-        return str(self.settings[role]["data"]) if role in self.settings else role
+        """The data set that stands for one of the paper's."""
+        return str(self.settings[role]["data"])
 
     def called(self, role: str) -> str:
         """`CIFAR-10`, or `digits for CIFAR-10`."""
@@ -81,12 +81,12 @@ def _expanded(given: Mapping[str, dict[str, Any]]) -> dict[str, Settings]:
 
 
 def _read() -> Iterator[Scale]:
-    for given in tomllib.loads(files(__package__).joinpath("scales.toml").read_text("utf-8")).values():
+    for name, given in tomllib.loads(files(__package__).joinpath("scales.toml").read_text("utf-8")).items():
         caveats = {int(number): text for number, text in given.pop("caveats", {}).items()}
         settings, rates = _expanded(given.pop("settings")), tuple(given.pop("rates", RATES))
-        yield Scale(settings=settings, rates=rates, caveats=caveats, **given)
+        yield Scale(name, settings=settings, rates=rates, caveats=caveats, **given)
 
 
-SMOKE, QUICK, REGIME, PAPER = _read()
-SCALES = {scale.name: scale for scale in (SMOKE, QUICK, REGIME, PAPER)}
-DEFAULT = SCALES["cpu"]  # the scale of `results/`
+SCALES = {scale.name: scale for scale in _read()}
+SMOKE, QUICK, CPU, PAPER = SCALES.values()
+DEFAULT = CPU  # the scale of `results/`

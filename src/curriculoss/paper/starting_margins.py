@@ -43,19 +43,17 @@ AS_TRAINED = STARTS[0]
 ORDER = ("mode", "initialisation", "seed")  # of the rows of a network
 
 
-def initial_spec(role: str, scale: Scale) -> RunSpec | None:
-    """The spec whose network is measured for one of the paper's data sets; None if the scale has no such data.
+def initial_spec(role: str, scale: Scale) -> RunSpec:
+    """The spec whose network is measured for one of the paper's data sets.
 
     Real data sets get the paper's own network at full width, stand-ins the network of the scale.
     """
-    if role not in scale.settings:
-        return None
     settings = (PAPER if scale.data(role) == role else scale).settings[role]
     return RunSpec.from_dict({**settings, "subset": None})
 
 
 def num_classes(role: str, scale: Scale) -> int:
-    """Classes of the data set that stands for one of the paper's, or of that one itself."""
+    """Classes of the data set that stands for one of the paper's."""
     return DATA_SETS[scale.data(role)].num_classes
 
 
@@ -64,11 +62,9 @@ def initial_margins(
 ) -> dict[Start, Tensor] | None:
     """Margins of training samples with clean labels before training, (networks, samples) for each kind of start.
 
-    They are read from `folder` if it has them. None where the scale or the machine lacks the data.
+    They are read from `folder` if it has them. None where the machine lacks the data.
     """
     spec = initial_spec(role, scale)
-    if spec is None:
-        return None
     network = spec.network if spec.width == 1 else f"{spec.network} width {spec.width:g}"
     named = {"data": spec.data, "network": network, "num_classes": str(num_classes(role, scale))}
     rows = read_rows(folder / INITIAL_FILE, dict.fromkeys((*named, *ORDER, "margin"), str))
