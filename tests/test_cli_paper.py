@@ -191,8 +191,8 @@ def test_a_plan_needs_no_data_and_a_run_names_all_that_are_not_there(tmp_path):
     nowhere = ("--data-dir", tmp_path / "nowhere", "--out", tmp_path / "out")
     said = run("claims", "--scale", QUICK.name, *nowhere, "--dry-run").stdout
     assert "215 runs, 0 done already; the time for the others is unknown: " in said
-    done = run("claims", "--scale", QUICK.name, *nowhere, expect=2)
-    assert f"{tmp_path / 'nowhere'} is not a folder, and runs need cifar10, cifar100, mnist, tiny-imagenet, " in done.stderr
+    failed = run("claims", "--scale", QUICK.name, *nowhere, expect=2).stderr
+    assert f"{tmp_path / 'nowhere'} is not a folder, and runs need cifar10, cifar100, mnist, tiny-imagenet, " in failed
     assert not (tmp_path / "out").exists()
 
 
