@@ -1,4 +1,4 @@
-r"""How much weight a curriculum gives to samples before training, and the paper's two fixes for too little of it."""
+r"""How much weight a curriculum gives to samples before training, and three fixes for too little of it."""
 
 from __future__ import annotations
 

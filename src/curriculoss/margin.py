@@ -1,4 +1,4 @@
-r"""The soft margin Δ_y = s_y − log Σ_{i≠y} exp s_i: the only code of the standard form that touches N×K numbers.
+r"""The soft margin Δ_y = s_y − log Σ_{i≠y} exp s_i: one pass over the N×K logits leaves N numbers.
 
 With `top` the largest other logit and `total` = Σ_{i≠y} exp(s_i − top),
 

@@ -1,4 +1,4 @@
-"""Losses and monitor in the training loops of other libraries; each module needs the library it is named after."""
+"""Losses and monitor in the training loops of other libraries; a module needs the library it serves."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

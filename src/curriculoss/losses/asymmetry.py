@@ -5,7 +5,7 @@ and asymmetric for noise ratios up to
 
     r̃ = inf over x, h ≥ 0, x + h ≤ 1  of  [l(x) − l(x + h)] / [l(0) − l(h)],
 
-which this module finds numerically; the families have closed forms.
+which this module finds numerically; most families have closed forms.
 """
 
 from __future__ import annotations
