@@ -45,12 +45,12 @@ class Page:
             assert time.monotonic() < end, f"never true: {expression}"
             await asyncio.sleep(0.05)
 
-    async def open(self, path):
+    async def open(self, path, query=""):
         await self.command("Page.enable")
         await self.command("Runtime.enable")
         await self.command("Network.enable")
         await self.command("Emulation.setFocusEmulationEnabled", enabled=True)  # another browser may be in front
-        await self.command("Page.navigate", url=path.as_uri())
+        await self.command("Page.navigate", url=path.as_uri() + query)
         await self.until("document.readyState === 'complete' && location.protocol === 'file:'")
 
     async def press(self, *keys):
