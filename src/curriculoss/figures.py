@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import cycle
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -296,6 +296,7 @@ def finish(figure: Figure, heading: str, *, across: str = "", up: str = "", key:
 
 def draw_legend(axes: Axes, columns: int) -> None:
     """Put the legend below the label of the horizontal axis, away from the curves."""
-    down = axes.transAxes + ScaledTranslation(0, -30 / 72, axes.get_figure(root=True).dpi_scale_trans)  # type: ignore[union-attr]
+    figure = cast(Figure, axes.get_figure(root=True))
+    down = axes.transAxes + ScaledTranslation(0, -30 / 72, figure.dpi_scale_trans)
     how = {**LEGEND, "handlelength": 2.2, "columnspacing": 1.2}
     axes.legend(loc="upper left", bbox_to_anchor=(-0.02, 0), bbox_transform=down, ncols=columns, **how)

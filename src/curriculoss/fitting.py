@@ -218,8 +218,7 @@ def fit(
         >>> import torch
         >>> from curriculoss import MAE, RobustLoss, fit
         >>> _ = torch.manual_seed(0)
-        >>> inputs = torch.randn(256, 4)
-        >>> batches = [(x, (x[:, 0] > 0).long()) for x in inputs.split(32)]
+        >>> batches = [(x, (x[:, 0] > 0).long()) for x in torch.randn(8, 32, 4)]
         >>> history = fit(torch.nn.Linear(4, 2), RobustLoss(MAE()), batches, epochs=5, test_batches=batches)
         >>> [each.epoch for each in history], history[-1].test_accuracy > 90
         ([1, 2, 3, 4, 5], True)

@@ -8,7 +8,7 @@ try:
 except ModuleNotFoundError as missing:
     sys.exit(f"Error: the command line needs {missing.name}: pip install 'curriculoss[cli]'")
 
-from curriculoss.cli import (  # noqa: F401
+from curriculoss.cli import (  # noqa: F401  importing a module registers its commands
     audit,
     compare,
     data,

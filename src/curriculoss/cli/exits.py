@@ -37,7 +37,7 @@ def run(command: Callable[[], object]) -> int:
     except KeyboardInterrupt as stop:
         print(*stop.args or ("stopped",), file=sys.stderr)
         return 128 + (signal.SIGTERM if isinstance(stop, _Terminated) else signal.SIGINT)
-    except Exception as error:
+    except Exception as error:  # whatever it is, the user gets one line
         code, text = _explain(error)
         if text:
             print_error(text)

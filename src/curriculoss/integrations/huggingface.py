@@ -158,7 +158,7 @@ class FusedLMHead:
         self._hidden: Tensor | None = None
         self._handle = model.base_model.register_forward_pre_hook(self._refuse_detour)
         model.forward = self
-        self.head.forward = self._hidden_or_logits  # type: ignore[method-assign, assignment]
+        self.head.forward = self._hidden_or_logits  # type: ignore[method-assign, assignment]  # of this object alone
 
     def restore(self) -> None:
         """Give the model its own loss back."""
@@ -168,7 +168,7 @@ class FusedLMHead:
             if module.__dict__.get("forward") == ours:
                 del module.forward
                 if (before := self._before[module]) is not None:
-                    module.forward = before  # type: ignore[method-assign]
+                    module.forward = before  # type: ignore[method-assign]  # as it was
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """The model's forward."""
@@ -224,7 +224,7 @@ def _checked_head(model: PreTrainedModel) -> nn.Linear:
     name, expected = type(model).__name__, "fuse_lm_head expects a causal language model of transformers"
     if not isinstance(model, PreTrainedModel) or not name.endswith(("ForCausalLM", "LMHeadModel")):
         raise InvalidTypeError(f"{expected}, got {name}")
-    head = model.get_output_embeddings()  # type: ignore[no-untyped-call]
+    head = model.get_output_embeddings()  # type: ignore[no-untyped-call]  # of transformers
     owner = getattr(getattr(head, "forward", None), "__self__", None)  # not the model's forward, which others may wrap
     if isinstance(owner, FusedLMHead):
         raise InvalidValueError(f"{expected} that is not fused yet, got a fused {name}: call restore() first")

@@ -207,7 +207,7 @@ class AutoLoss(Criterion):
         return self._noise_rate(self._means()[1])
 
     def _noise_rate(self, lowest: Any) -> Any:
-        """Of m others, m/(K − 1) are the true label on average, which is not lower."""
+        """ρ from lowest labels. Of m others, m/(K − 1) are the true label on average, which is not lower."""
         rate = lowest * (1 + self.others - self.others / (self.num_classes - 1))
         return _at_most(rate, RULE.max_noise_rate)
 

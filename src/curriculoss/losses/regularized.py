@@ -301,7 +301,7 @@ class PeerLoss(Regularized):
         return -loss.masked_fill(loss == math.inf, 0.0)  # a peer's label may not exist for this sample
 
     def weights(self, margin: Tensor, logits: Tensor, target: Tensor) -> Tensor:
-        """Those of its curriculum: the step's peers are not known, and drawing others would change the training."""
+        """Weights of its curriculum: the step's peers are not known, and drawing others would change the training."""
         return self.base.weight(margin)
 
     def _peers(self, target: Tensor, ignore_index: int) -> Tensor:
@@ -357,7 +357,7 @@ class ActivePassive(Loss):
 
     @property
     def primary(self) -> Curriculum:
-        """That of the last term, which by custom is the passive one."""
+        """The curriculum of the last term, by custom the passive one."""
         return self.terms[-1][0].primary
 
     @property
